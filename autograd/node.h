@@ -3,25 +3,32 @@
 // The graph that backward walks: a Node per differentiable function call, edges to its inputs'
 // nodes.
 //
-// A function computes its result with ops, then records how to go back (autograd/functions/*.cc):
-//
-//   class ScaleNode : public Node {
-//    public:
-//     explicit ScaleNode(double c) : c_(c) {}
-//     const char* name() const override { return "scale"; }
-//     std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-//       return {ops::Scale(grads[0], c_)};
-//     }
-//
-//    private:
-//     double c_;
-//   };
+// A function computes its result with ops, then records how to go back (autograd/functions/*.cc).
+// If the input's gradient follows from the output's alone:
 //
 //   Tensor Scale(const Tensor& x, double c) {
 //     Tensor y = ops::Scale(x, c);
-//     if (NeedsGrad({x})) Attach(y, std::make_shared<ScaleNode>(c), {x});
+//     AttachMap(y, "scale", x, [c](const Tensor& dy) { return ops::Scale(dy, c); });
 //     return y;
 //   }
+//
+// Other functions, with several inputs or saved tensors, write a class:
+//
+//   class ExpNode : public Node {
+//    public:
+//     explicit ExpNode(const Tensor& y) : y_(y) {}
+//     const char* name() const override { return "exp"; }
+//     std::vector<Tensor> Backward(std::vector<Tensor> grads,
+//                                  const BackwardContext& context) override {
+//       return {ops::Mul(grads[0], y_.Take(context))};
+//     }
+//     void ReleaseSaved() override { y_.Reset(); }
+//
+//    private:
+//     SavedTensor y_;
+//   };
+//
+//   if (NeedsGrad({x})) Attach(y, std::make_shared<ExpNode>(y), {x});
 //
 // Nodes are made and run by one rank's thread; a graph is never shared between threads.
 #ifndef APOGEE_AUTOGRAD_NODE_H_
@@ -31,6 +38,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "apogee/tensor/tensor.h"
@@ -126,6 +134,30 @@ void Attach(Tensor& output, const std::shared_ptr<Node>& node,
             std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
 // Makes `output` the node's output number `index`, after Attach for output 0.
 void AttachOutput(Tensor& output, const std::shared_ptr<Node>& node, int index);
+
+// The node of a function of one input whose gradient is `gradient` of the output's.
+template <typename Gradient>
+class MapNode : public Node {
+ public:
+  MapNode(const char* name, Gradient gradient) : name_(name), gradient_(std::move(gradient)) {}
+  const char* name() const override { return name_; }
+  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
+    return {gradient_(std::move(grads[0]))};
+  }
+
+ private:
+  const char* name_;
+  Gradient gradient_;
+};
+
+// Attaches such a node, if the input needs a gradient, and returns it; else null.
+template <typename Gradient>
+Node* AttachMap(Tensor& output, const char* name, const Tensor& input, Gradient gradient) {
+  if (!NeedsGrad({input})) return nullptr;
+  const auto node = std::make_shared<MapNode<Gradient>>(name, std::move(gradient));
+  Attach(output, node, {input});
+  return node.get();
+}
 
 }  // namespace apogee::autograd
 

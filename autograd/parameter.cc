@@ -5,10 +5,70 @@
 #include <algorithm>
 #include <utility>
 
-#include "apogee/autograd/parameter_storage.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::autograd {
+namespace {
+
+// A value in memory. Activation memory becomes parameter memory.
+class WholeStorage : public ParameterStorage {
+ public:
+  explicit WholeStorage(const Tensor& value) : value_(value.Detach()) {
+    if (value_.storage()->category() == MemoryCategory::kActivation) {
+      value_.storage()->set_category(MemoryCategory::kParameter);
+    }
+  }
+  DType dtype() const override { return value_.dtype(); }
+  ContextPtr context() const override { return value_.context(); }
+  Tensor Read() override { return value_; }
+  Tensor ReadLocal() override { return value_; }
+
+ private:
+  Tensor value_;
+};
+
+// A tensor that has only a part of the elements that the model declared; other ranks have the rest.
+class PartStorage : public WholeStorage {
+ public:
+  using WholeStorage::WholeStorage;
+  bool is_whole() const override { return false; }
+};
+
+// If `make` throws, Read throws the same, and the next one tries again.
+class LazyStorage : public ParameterStorage {
+ public:
+  // `name` and `shape`: of the parameter. Throws Error without a context or a function.
+  LazyStorage(std::string name, const Shape& shape, LazyValue lazy)
+      : name_(std::move(name)), shape_(shape), lazy_(std::move(lazy)) {
+    APOGEE_CHECK(lazy_.make != nullptr && lazy_.context != nullptr, "parameter \"", name_,
+                 "\": a lazy value needs a context, and a function that makes it");
+  }
+  DType dtype() const override { return lazy_.dtype; }
+  ContextPtr context() const override { return lazy_.context; }
+  Tensor ReadLocal() override { return Read(); }
+  bool is_made() const override { return value_.defined(); }
+  Tensor Read() override {
+    if (value_.defined()) return value_;
+    const Tensor made = lazy_.make();
+    APOGEE_CHECK(
+        made.defined() && made.shape() == shape_ && made.dtype() == lazy_.dtype &&
+            made.context() == lazy_.context,
+        "parameter \"", name_,
+        "\": its lazy value is not of the shape or dtype, or not in the context, that it was "
+        "said to have");
+    value_ = WholeStorage(made).ReadLocal();
+    lazy_.make = nullptr;  // the objects it captured may not live longer
+    return value_;
+  }
+
+ private:
+  std::string name_;
+  Shape shape_;
+  LazyValue lazy_;
+  Tensor value_;  // undefined until it is made
+};
+
+}  // namespace
 
 Parameter::Parameter(std::string name, const Shape& shape)
     : name_(std::move(name)), shape_(shape) {}

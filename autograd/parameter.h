@@ -32,7 +32,41 @@
 
 namespace apogee::autograd {
 
-class ParameterStorage;  // parameter_storage.h
+// Where the value of a parameter is. A parameter reads its value only through its storage, so code
+// that keeps values in its own way needs no word in autograd: it writes a storage.
+//
+//   class MappedFile : public autograd::ParameterStorage { ... };
+//   parameter.set_storage(std::make_shared<MappedFile>(path));
+//   parameter.value();                                        // MappedFile::Read
+//
+// Parameter itself makes three: a tensor, a tensor that is only a part, and a tensor that the first
+// read makes.
+class ParameterStorage {
+ public:
+  virtual ~ParameterStorage() = default;
+
+  // Of the value. Neither makes it nor waits for it.
+  virtual DType dtype() const = 0;
+  virtual ContextPtr context() const = 0;
+  // The whole value, in the parameter's shape, for compute. May wait, or communicate if
+  // !is_local(). Throws Error if this rank cannot read it.
+  virtual Tensor Read() = 0;
+  // The elements that this rank has now, for optimizers, loaders and collectives to read and
+  // write. May wait; never communicates.
+  virtual Tensor ReadLocal() = 0;
+
+  // Whether Read needs no other rank.
+  virtual bool is_local() const { return true; }
+  // Whether ReadLocal returns all elements that the model declared.
+  virtual bool is_whole() const { return true; }
+  // False if other ranks have all of the value: Read throws, ReadLocal returns an empty tensor.
+  virtual bool is_here() const { return true; }
+  // False if the value takes no memory until Read or ReadLocal makes it.
+  virtual bool is_made() const { return true; }
+  // Not empty if a new tensor cannot take this value's place: the rest of a sentence that begins
+  // with the parameter's name.
+  virtual std::string ReplaceProblem() const { return ""; }
+};
 
 // A value that is made when it is first read: `make` returns it in this dtype and context.
 struct LazyValue {
@@ -93,8 +127,7 @@ class Parameter {
   void set_lazy_value(LazyValue lazy);
   // Replaces the value by this rank's part of it, of any shape. The gradient becomes absent.
   void set_part(const Tensor& part);
-  // From now on the value is there. The shape and the gradient stay. For the library's plugins:
-  // autograd/parameter_storage.h is not installed.
+  // From now on the value is there. The shape and the gradient stay. For plugins.
   void set_storage(std::shared_ptr<ParameterStorage> storage);
 
   // The value has not been made yet.

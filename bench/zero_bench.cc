@@ -68,8 +68,8 @@ double StepSeconds(int ranks, const std::string& name, bool sharded, int64_t blo
         if (sharded) {
           std::vector<chunk::ChunkRequest> requests;
           for (optim::ParamView& view : optimizer.views()) {
-            requests.push_back(
-                {.numel = view.value().numel(), .cut_multiple = optimizer.CutMultiple(view, 0)});
+            requests.push_back({.numel = view.value().numel(),
+                                .cut_multiple = optimizer.traits().Of(view, 0).cut_multiple});
           }
           chunks = std::make_unique<chunk::ParameterChunks>(
               parameters, chunk::PlanChunks(requests, {.num_shards = world.size()}), world.group(),

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/booster/call_site.h"
 #include "apogee/booster/run_config.h"
 #include "apogee/booster/save_runner.h"
 #include "apogee/booster/state_files.h"
@@ -39,6 +38,19 @@ void Booster::CheckScheduler(const char* what) const {
   APOGEE_CHECK(!scheduler_.is_gone(), what,
                ": the scheduler that was given to boost has been destroyed; keep it for as long as "
                "its booster is used");
+}
+
+// Adds the name of the call to an error of a collective. If ranks make different calls, the error
+// only says that their collectives differ; the user can look up the call in the loop.
+template <typename Body>
+auto Booster::InCall(const char* call, const Body& body) try {
+  CheckBoosted(call);
+  return body();
+} catch (const comm::CommError& error) {
+  throw comm::CommError(internal::Concat(
+      call, ": ", error.what(), ". This rank was in ", call,
+      ". Every rank must make the same forwards, backwards, steps and saves in the "
+      "same order; a save or an evaluation on rank 0 alone is the usual mistake"));
 }
 
 TrainingParts Booster::Parts() {
@@ -108,11 +120,8 @@ void Booster::BeforeStep() {
   normalizer_->CheckStep();
 }
 
-void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) try {
-  CheckBoosted("backward");
-  EndMicroBatch(RunBackward(loss, optimizer, BeginMicroBatch()));
-} catch (const comm::CommError& error) {
-  Rethrow("backward", error);
+void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
+  InCall("backward", [&] { EndMicroBatch(RunBackward(loss, optimizer, BeginMicroBatch())); });
 }
 
 Tensor Booster::RunBackward(const Tensor& loss, optim::Optimizer& optimizer,
@@ -160,94 +169,81 @@ std::shared_ptr<void> Booster::accumulation_window(int64_t num_targets) {
 
 PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& model,
                                          const Criterion& criterion, optim::Optimizer* optimizer,
-                                         const PipelineOptions& options) try {
-  CheckBoosted("execute_pipeline");
-  APOGEE_CHECK(&model == model_ && (optimizer == nullptr || optimizer == optimizer_),
-               "execute_pipeline: needs the model and the optimizer that boost returned");
-  const internal::MicroBatch micro =
-      optimizer != nullptr ? BeginMicroBatch() : internal::MicroBatch{};
-  const Criterion part = [&criterion, share = micro.share](const Tensor& output,
-                                                           const Tensor& target) {
-    return autograd::Scale(criterion(output, target), share);
-  };
-  const std::shared_ptr<void> keep_local = micro.is_last ? nullptr : plugin_.NoSync();
-  PipelineResult result = plugin_.ExecutePipeline(
-      {.inputs = batch.inputs,
-       .targets = batch.targets,
-       .model = model,
-       .criterion = micro.share == 1 || criterion == nullptr ? criterion : part,
-       .optimizer = optimizer,
-       .return_outputs = options.return_outputs,
-       .normalizer = normalizer_.get()});
-  if (optimizer != nullptr) EndMicroBatch(result.loss);
-  return result;
-} catch (const comm::CommError& error) {
-  Rethrow("execute_pipeline", error);
+                                         const PipelineOptions& options) {
+  return InCall("execute_pipeline", [&] {
+    APOGEE_CHECK(&model == model_ && (optimizer == nullptr || optimizer == optimizer_),
+                 "execute_pipeline: needs the model and the optimizer that boost returned");
+    const internal::MicroBatch micro =
+        optimizer != nullptr ? BeginMicroBatch() : internal::MicroBatch{};
+    const Criterion part = [&criterion, share = micro.share](const Tensor& output,
+                                                             const Tensor& target) {
+      return autograd::Scale(criterion(output, target), share);
+    };
+    const std::shared_ptr<void> keep_local = micro.is_last ? nullptr : plugin_.NoSync();
+    PipelineResult result = plugin_.ExecutePipeline(
+        {.inputs = batch.inputs,
+         .targets = batch.targets,
+         .model = model,
+         .criterion = micro.share == 1 || criterion == nullptr ? criterion : part,
+         .optimizer = optimizer,
+         .return_outputs = options.return_outputs,
+         .normalizer = normalizer_.get()});
+    if (optimizer != nullptr) EndMicroBatch(result.loss);
+    return result;
+  });
 }
 
 absl::Status Booster::save_training_state(const std::string& folder, const RunPosition& position,
-                                          const SaveOptions& options) try {
-  CheckBoosted("save_training_state");
-  CheckScheduler("save_training_state");
-  return checkpoints_->Save(Parts(), folder, position, options, *saves_);
-} catch (const comm::CommError& error) {
-  Rethrow("save_training_state", error);
+                                          const SaveOptions& options) {
+  return InCall("save_training_state", [&] {
+    CheckScheduler("save_training_state");
+    return checkpoints_->Save(Parts(), folder, position, options, *saves_);
+  });
 }
 
 absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
-                                        const std::shared_ptr<checkpoint::FileSystem>& files) try {
-  CheckBoosted("resume");
-  CheckScheduler("resume");
-  return checkpoints_->Resume(Parts(), folder, files, *saves_);
-} catch (const comm::CommError& error) {
-  Rethrow("resume", error);
+                                        const std::shared_ptr<checkpoint::FileSystem>& files) {
+  return InCall("resume", [&] {
+    CheckScheduler("resume");
+    return checkpoints_->Resume(Parts(), folder, files, *saves_);
+  });
 }
 
-absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) try {
-  CheckBoosted("save_model");
-  return StateFiles(Parts(), *saves_).SaveModel(path, options);
-} catch (const comm::CommError& error) {
-  Rethrow("save_model", error);
+absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) {
+  return InCall("save_model",
+                [&] { return StateFiles(Parts(), *saves_).SaveModel(path, options); });
 }
 
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
-                                                           const LoadModelOptions& options) try {
-  CheckBoosted("load_model");
-  return StateFiles(Parts(), *saves_).LoadModel(path, options);
-} catch (const comm::CommError& error) {
-  Rethrow("load_model", error);
+                                                           const LoadModelOptions& options) {
+  return InCall("load_model",
+                [&] { return StateFiles(Parts(), *saves_).LoadModel(path, options); });
 }
 
-absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) try {
-  CheckBoosted("save_optimizer");
-  return StateFiles(Parts(), *saves_).SaveOptimizer(path, options);
-} catch (const comm::CommError& error) {
-  Rethrow("save_optimizer", error);
+absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) {
+  return InCall("save_optimizer",
+                [&] { return StateFiles(Parts(), *saves_).SaveOptimizer(path, options); });
 }
 
 absl::Status Booster::load_optimizer(const std::string& path,
-                                     const std::shared_ptr<checkpoint::FileSystem>& files) try {
-  CheckBoosted("load_optimizer");
-  return StateFiles(Parts(), *saves_).LoadOptimizer(path, files);
-} catch (const comm::CommError& error) {
-  Rethrow("load_optimizer", error);
+                                     const std::shared_ptr<checkpoint::FileSystem>& files) {
+  return InCall("load_optimizer",
+                [&] { return StateFiles(Parts(), *saves_).LoadOptimizer(path, files); });
 }
 
-absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) try {
-  CheckBoosted("save_lr_scheduler");
-  CheckScheduler("save_lr_scheduler");
-  return StateFiles(Parts(), *saves_).SaveScheduler(path, options);
-} catch (const comm::CommError& error) {
-  Rethrow("save_lr_scheduler", error);
+absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) {
+  return InCall("save_lr_scheduler", [&] {
+    CheckScheduler("save_lr_scheduler");
+    return StateFiles(Parts(), *saves_).SaveScheduler(path, options);
+  });
 }
 
 absl::Status Booster::load_lr_scheduler(const std::string& path,
-                                        const std::shared_ptr<checkpoint::FileSystem>& files) try {
-  CheckBoosted("load_lr_scheduler");
-  CheckScheduler("load_lr_scheduler");
-  return StateFiles(Parts(), *saves_).LoadScheduler(path, files);
-} catch (const comm::CommError& error) {
-  Rethrow("load_lr_scheduler", error);
+                                        const std::shared_ptr<checkpoint::FileSystem>& files) {
+  return InCall("load_lr_scheduler", [&] {
+    CheckScheduler("load_lr_scheduler");
+    return StateFiles(Parts(), *saves_).LoadScheduler(path, files);
+  });
 }
 
 absl::Status Booster::wait_for_saves() { return saves_->Wait(); }

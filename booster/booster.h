@@ -251,6 +251,9 @@ class Booster : private StepListener {
   // Throws Error before boost, and once a boosted object is gone.
   void CheckBoosted(const char* what) const;
   void CheckScheduler(const char* what) const;
+  // Runs the body of a public method.
+  template <typename Body>
+  auto InCall(const char* call, const Body& body);
   // What saves and loads work on. For calls that CheckBoosted let pass.
   TrainingParts Parts();
 

@@ -10,7 +10,6 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/layers.h"
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
 
 namespace apogee {
@@ -75,8 +74,8 @@ GraphedMicroStep::GraphedMicroStep(Booster& booster, nn::Module& model, Criterio
                booster.plugin().name(),
                ", whose backward does more than kernels (collectives, hooks, a loss scale); use "
                "SingleRankPlugin or run the micro-batch eagerly");
-  APOGEE_CHECK(dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
-               "GraphedMicroStep: the optimizer ", optimizer.name(),
+  APOGEE_CHECK(!optimizer.traits().fused_backward, "GraphedMicroStep: the optimizer ",
+               optimizer.name(),
                " updates parameters inside backward, with numbers computed on the host; run the "
                "micro-batch eagerly");
   CheckSetup();

@@ -10,9 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "apogee/comm/gather_texts.h"
+#include "apogee/checkpoint/agreement.h"
 #include "apogee/optim/core/local_gradients.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
 namespace {
@@ -47,15 +46,14 @@ std::string Pack(const std::vector<checkpoint::TensorPart>& parts) {
 
 void SyncReplicas(Plugin& plugin, optim::Optimizer& optimizer) {
   plugin.BeforeSave(optimizer);
-  auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
+  optim::LocalGradients* const local = optimizer.traits().local_gradients;
   if (local != nullptr) local->SyncReplicas();
 }
 
 absl::Status CheckReplicas(const char* what, const std::vector<checkpoint::TensorPart>& parts,
                            const comm::GroupPtr& group) {
   if (group == nullptr) return absl::OkStatus();
-  const std::vector<std::string> texts =
-      comm::GatherTexts(Pack(parts), *group, CpuContext({.num_threads = 1}));
+  const std::vector<std::string> texts = checkpoint::GatherTexts(Pack(parts), group);
   struct Held {
     uint64_t values;
     size_t rank;

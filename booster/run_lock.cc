@@ -15,7 +15,6 @@
 
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/core/text/printable.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
 namespace {
@@ -106,8 +105,7 @@ absl::StatusOr<std::unique_ptr<RunLock>> RunLock::TakeForAll(const std::string& 
       lock = made;
     }
   }
-  APOGEE_RETURN_IF_ERROR(
-      checkpoint::AgreeOnStatus(lock.status(), group, CpuContext({.num_threads = 1})));
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(lock.status(), group));
   return lock;
 }
 

@@ -8,7 +8,6 @@
 #include "apogee/booster/state_sections.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
 namespace {
@@ -90,8 +89,7 @@ absl::Status StateFiles::LoadOptimizer(const std::string& path, const Files& fil
     APOGEE_RETURN_IF_ERROR(sections.status());
     return parts_.optimizer.CheckStateDict(dict);
   };
-  APOGEE_RETURN_IF_ERROR(
-      checkpoint::AgreeOnStatus(read(), parts_.plugin.group(), CpuContext({.num_threads = 1})));
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(read(), parts_.plugin.group()));
   return parts_.optimizer.load_state_dict(dict);
 }
 
@@ -116,10 +114,9 @@ absl::Status StateFiles::LoadScheduler(const std::string& path, const Files& fil
     APOGEE_ASSIGN_OR_RETURN(saved, SectionReader(reader, attributes).ReadSchedule());
     return absl::OkStatus();
   };
-  const ContextPtr context = CpuContext({.num_threads = 1});
-  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(read(), parts_.plugin.group(), context));
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(read(), parts_.plugin.group()));
   return checkpoint::AgreeOnStatus(parts_.scheduler->load_state_dict(saved.state),
-                                   parts_.plugin.group(), context);
+                                   parts_.plugin.group());
 }
 
 }  // namespace apogee

@@ -55,7 +55,7 @@ void AddOptimizer(const optim::Optimizer& optimizer, Attributes& attributes,
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     attributes.Set("steps/" + view.name(), view.step());
     for (const optim::NamedState& state : view.states()) {
-      const Layout layout = optimizer.StateLayout(view, group, state);
+      const Layout layout = optimizer.states().LayoutOf(view, group, state);
       const bool whole = state.value.shape() == layout.logical_shape();
       parts.push_back({StateName(view.name(), state.name),
                        whole ? Packed(state.value, layout) : state.value, layout});
@@ -144,7 +144,7 @@ absl::StatusOr<optim::StateDict> SectionReader::ReadOptimizer(const optim::Optim
   for (const auto& [name, text] : attributes_.Below("steps/")) {
     APOGEE_ASSIGN_OR_RETURN(dict.params[name].step, attributes_.GetInt("steps/" + name));
   }
-  Note(optimizer.ReadStates(
+  Note(optimizer.states().Read(
       [&](const optim::ParamView& view, const std::string& state, const Layout& layout,
           const Tensor& to) { return Read(StateName(view.name(), state), layout, to); },
       [&](const std::string& name) { return reader_.contains(StateName(name, "master")); }, dict));

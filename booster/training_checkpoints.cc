@@ -12,7 +12,6 @@
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/core/text/printable.h"
 #include "apogee/core/text/text.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
 namespace {
@@ -110,8 +109,7 @@ absl::Status SaveInFolder(checkpoint::PlannedSave& save, const std::string& fold
   const bool leads = group == nullptr || group->rank() == 0;
   const std::string name = checkpoint::CheckpointName(step);
   APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(
-      leads ? MakeRoom(folder, name, passed_over, options, lock) : absl::OkStatus(), group,
-      CpuContext({.num_threads = 1})));
+      leads ? MakeRoom(folder, name, passed_over, options, lock) : absl::OkStatus(), group));
   APOGEE_RETURN_IF_ERROR(save.Write({options.files, checkpoint::JoinPath(folder, name)}, group));
   if (!leads) return absl::OkStatus();
   for (const absl::Status& problem : RemoveOld(folder, step, options)) {
@@ -162,13 +160,12 @@ absl::StatusOr<Resumed> TrainingCheckpoints::Resume(const TrainingParts& parts,
                                                     const SaveRunner& runner) {
   runner.Settle();  // the running save may be the newest
   const comm::GroupPtr group = parts.plugin.group();
-  const ContextPtr context = CpuContext({.num_threads = 1});
   // One rank lists them, so that all ranks try the same ones in the same order.
   absl::StatusOr<std::vector<Candidate>> listed = std::vector<Candidate>();
   if (group == nullptr || group->rank() == 0) listed = ListCandidates(files, folder);
-  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(listed.status(), group, context));
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(listed.status(), group));
   const std::vector<Candidate> candidates =
-      Unpack(checkpoint::GatherTexts(Pack(*listed), group, context)[0]);
+      Unpack(checkpoint::GatherTexts(Pack(*listed), group)[0]);
 
   TrainingState state(parts);
   Resumed resumed;
@@ -215,7 +212,7 @@ absl::Status TrainingCheckpoints::CheckSpace(const TrainingParts& parts, const s
         folder, ": ", checkpoints, " checkpoints of ", FormatBytes(bytes), " need ",
         FormatBytes(checkpoints * bytes), ", only ", FormatBytes(*free), " are free"));
   }
-  return checkpoint::AgreeOnStatus(status, parts.plugin.group(), CpuContext({.num_threads = 1}));
+  return checkpoint::AgreeOnStatus(status, parts.plugin.group());
 }
 
 }  // namespace apogee

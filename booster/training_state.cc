@@ -12,7 +12,6 @@
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee {
 namespace {
@@ -142,12 +141,11 @@ absl::Status TrainingState::Apply(Loaded& loaded) {
 absl::StatusOr<RunPosition> TrainingState::Load(
     const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path) {
   const comm::GroupPtr group = parts_.plugin.group();
-  const ContextPtr context = CpuContext({.num_threads = 1});
   Loaded loaded;
-  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(Read(files, path, loaded), group, context));
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(Read(files, path, loaded), group));
   APOGEE_RETURN_IF_ERROR(
-      checkpoint::AgreeOnStatus(parts_.optimizer.CheckStateDict(loaded.optimizer), group, context));
-  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(Apply(loaded), group, context));
+      checkpoint::AgreeOnStatus(parts_.optimizer.CheckStateDict(loaded.optimizer), group));
+  APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(Apply(loaded), group));
   return std::move(loaded.position);
 }
 

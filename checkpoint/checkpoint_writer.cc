@@ -9,7 +9,6 @@
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/checkpoint/save_plan.h"
 #include "apogee/core/text/json_reader.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::checkpoint {
 namespace {
@@ -107,16 +106,14 @@ class PlannedCheckpoint : public PlannedSave {
 
 absl::Status PlannedCheckpoint::Write(const CheckpointTarget& target, const comm::GroupPtr& group) {
   FileSystem& files = *target.files;
-  const ContextPtr context = CpuContext({.num_threads = 1});
   const int rank = group == nullptr ? 0 : group->rank();
   APOGEE_ASSIGN_OR_RETURN(NewFolder folder,
-                          NewFolder::Make(files, target.path, total_bytes_, group, context));
+                          NewFolder::Make(files, target.path, total_bytes_, group));
   absl::StatusOr<RankResult> own =
       WriteOwnFile(files, folder.temporary(), rank, contents_.parts, plan_);
-  absl::Status status =
-      AgreeOnStatus(WithSpace(own.status(), target, total_bytes_), group, context);
+  absl::Status status = AgreeOnStatus(WithSpace(own.status(), target, total_bytes_), group);
   if (status.ok()) {
-    const std::vector<std::string> results = GatherTexts(Pack(*own), group, context);
+    const std::vector<std::string> results = GatherTexts(Pack(*own), group);
     absl::Status published;
     if (rank == 0) {
       Manifest manifest{contents_.attributes, {}, std::move(plan_.tensors)};
@@ -125,7 +122,7 @@ absl::Status PlannedCheckpoint::Write(const CheckpointTarget& target, const comm
       }
       published = WithSpace(Publish(files, folder, manifest), target, total_bytes_);
     }
-    status = AgreeOnStatus(published, group, context);
+    status = AgreeOnStatus(published, group);
   }
   if (!status.ok() && rank == 0) folder.Discard();
   return status;
@@ -136,11 +133,10 @@ absl::Status PlannedCheckpoint::Write(const CheckpointTarget& target, const comm
 absl::StatusOr<std::unique_ptr<PlannedSave>> PlanCheckpoint(CheckpointContents contents,
                                                             const comm::GroupPtr& group) {
   CheckParts("save", contents.parts);
-  const ContextPtr context = CpuContext({.num_threads = 1});
   const bool leads = group == nullptr || group->rank() == 0;
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(
-      leads ? CheckAttributes(contents.attributes) : absl::OkStatus(), group, context));
-  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(contents.parts, group, context));
+  APOGEE_RETURN_IF_ERROR(
+      AgreeOnStatus(leads ? CheckAttributes(contents.attributes) : absl::OkStatus(), group));
+  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(contents.parts, group));
   return std::make_unique<PlannedCheckpoint>(std::move(contents), std::move(plan));
 }
 

@@ -10,7 +10,6 @@
 #include "apogee/checkpoint/format/tensor_stream.h"
 #include "apogee/checkpoint/hf/hf_shards.h"
 #include "apogee/checkpoint/save_plan.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::checkpoint {
 namespace {
@@ -157,8 +156,7 @@ absl::Status MakeFolderFrom(const std::shared_ptr<FileSystem>& files, const std:
   for (const auto& [name, tensor] : reader.manifest().tensors) {
     if (name.starts_with(prefix)) bytes += tensor.bytes();
   }
-  APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(*files, to, bytes, nullptr,
-                                                            CpuContext({.num_threads = 1})));
+  APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(*files, to, bytes, nullptr));
   absl::Status status = write(reader, folder.temporary());
   if (status.ok()) status = folder.Publish();
   if (!status.ok()) folder.Discard();

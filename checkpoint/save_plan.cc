@@ -77,8 +77,8 @@ std::string RankFileName(int rank) {
 }
 
 absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
-                                      const comm::GroupPtr& group, const ContextPtr& context) {
-  const std::vector<std::string> texts = GatherTexts(Describe(parts), group, context);
+                                      const comm::GroupPtr& group) {
+  const std::vector<std::string> texts = GatherTexts(Describe(parts), group);
   SavePlan plan;
   plan.written_by.resize(texts.size());
   std::map<std::string, std::vector<Candidate>> candidates;

@@ -2,7 +2,7 @@
 
 // SavePlan: which rank writes which parts, the same on every rank.
 //
-//   APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(parts, group, context));
+//   APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(parts, group));
 //   for (size_t index : plan.mine) ... write parts[index] ...
 #ifndef APOGEE_CHECKPOINT_SAVE_PLAN_H_
 #define APOGEE_CHECKPOINT_SAVE_PLAN_H_
@@ -31,7 +31,7 @@ std::string RankFileName(int rank);
 // tensor's shape or dtype, or if their segments overlap without being equal. Missing elements of a
 // tensor are found only when the manifest is read back.
 absl::StatusOr<SavePlan> MakeSavePlan(const std::vector<TensorPart>& parts,
-                                      const comm::GroupPtr& group, const ContextPtr& context);
+                                      const comm::GroupPtr& group);
 
 }  // namespace apogee::checkpoint
 

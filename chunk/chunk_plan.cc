@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "apogee/core/error.h"
 
@@ -110,6 +111,27 @@ std::vector<Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, i
   const int64_t end = std::min(item.end(), (shard + 1) * chunk.shard_numel);
   if (begin >= end) return {};
   return {{begin - item.offset, end - begin}};
+}
+
+ChunkPlaces::ChunkPlaces(std::vector<ChunkSpec> plan, size_t num_parameters, int shard)
+    : plan_(std::move(plan)), places_(num_parameters), shard_(shard) {
+  for (size_t c = 0; c < plan_.size(); ++c) {
+    for (size_t i = 0; i < plan_[c].items.size(); ++i) {
+      places_[plan_[c].items[i].parameter] = {c, i};
+    }
+  }
+}
+
+Segment ChunkPlaces::InShard(size_t parameter) const {
+  const std::vector<Segment> segments = Segments(parameter);
+  if (segments.empty()) return {0, 0};
+  const int64_t in_chunk = ItemOf(parameter).offset + segments[0].begin;
+  return {in_chunk - ShardBegin(ChunkOf(parameter)), segments[0].length};
+}
+
+Layout ChunkPlaces::LayoutOf(size_t parameter, const Shape& shape) const {
+  return Layout(shape,
+                {.segments = Segments(parameter), .cut_multiple = ItemOf(parameter).cut_multiple});
 }
 
 }  // namespace apogee::chunk

@@ -8,6 +8,7 @@
 //                  {.chunk_bytes = 25 << 20, .num_shards = 4});
 //   plan[0].items[1].offset;            // where parameter 1 starts in the chunk, in elements
 //   SegmentsOf(plan[0], plan[0].items[0], /*shard=*/2);    // the part of parameter 0 on rank 2
+//   ChunkPlaces places(plan, /*num_parameters=*/2, /*shard=*/2);   // the same, by parameter
 //
 // All parameters of a chunk have the same key (for instance their dtypes). The parameters of a key
 // fill ceil(bytes / chunk_bytes) chunks of about equal size, in order. A parameter is never split
@@ -67,6 +68,35 @@ std::vector<ChunkSpec> PlanChunks(std::span<const ChunkRequest> requests,
 
 // The elements of `item`'s parameter that are in `shard`, as at most one segment of the parameter.
 std::vector<Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, int shard);
+
+// Finds parameters in the chunks of a plan, and the part of each that one rank has: its shard.
+class ChunkPlaces {
+ public:
+  ChunkPlaces(std::vector<ChunkSpec> plan, size_t num_parameters, int shard);
+
+  const std::vector<ChunkSpec>& plan() const { return plan_; }
+  size_t ChunkOf(size_t parameter) const { return places_[parameter].chunk; }
+  const ChunkItem& ItemOf(size_t parameter) const {
+    return plan_[places_[parameter].chunk].items[places_[parameter].item];
+  }
+  // Where the shard of a chunk begins in the chunk.
+  int64_t ShardBegin(size_t chunk) const { return shard_ * plan_[chunk].shard_numel; }
+  // The parameter's elements in the shard, as a range of the shard; its length may be 0.
+  Segment InShard(size_t parameter) const;
+  // Which elements of the parameter these are. `shape`: of the parameter.
+  Layout LayoutOf(size_t parameter, const Shape& shape) const;
+
+ private:
+  std::vector<Segment> Segments(size_t parameter) const {
+    return SegmentsOf(plan_[ChunkOf(parameter)], ItemOf(parameter), shard_);
+  }
+  struct Place {
+    size_t chunk = 0, item = 0;
+  };
+  std::vector<ChunkSpec> plan_;
+  std::vector<Place> places_;  // by parameter
+  int shard_;
+};
 
 }  // namespace apogee::chunk
 

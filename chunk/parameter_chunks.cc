@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "apogee/autograd/parameter_storage.h"
-
 namespace apogee::chunk {
 
 void ParameterChunks::Chunk::Wait() {
@@ -46,21 +44,18 @@ ParameterChunks::ParameterChunks(std::vector<autograd::ParameterPtr> parameters,
                                  const OnMove& on_move,
                                  const std::shared_ptr<StepListeners>& listeners)
     : parameters_(std::move(parameters)),
-      plan_(std::move(plan)),
       group_(std::move(group)),
-      places_(parameters_.size()) {
-  for (size_t c = 0; c < plan_.size(); ++c) {
-    for (const ChunkItem& item : plan_[c].items) places_[item.parameter] = {c, &item};
-  }
+      places_(std::move(plan), parameters_.size(), group_ == nullptr ? 0 : group_->rank()) {
   // Chunk by chunk: old values are freed as chunks are made, so that the model never exists twice.
-  for (size_t c = 0; c < plan_.size(); ++c) {
-    const ContextPtr context = parameters_[plan_[c].items.at(0).parameter]->data().context();
+  for (size_t c = 0; c < places_.plan().size(); ++c) {
+    const ChunkSpec& spec = places_.plan()[c];
+    const ContextPtr context = parameters_[spec.items.at(0).parameter]->data().context();
     const std::shared_ptr<Chunk>& chunk = chunks_.emplace_back(std::make_shared<Chunk>());
     chunk->index = c;
     chunk->listeners = listeners;
     // Zeros, because padding is gathered with the shards.
-    chunk->values = Tensor::Zeros({plan_[c].numel()}, dtype, context, MemoryCategory::kParameter);
-    for (const ChunkItem& item : plan_[c].items) {
+    chunk->values = Tensor::Zeros({spec.numel()}, dtype, context, MemoryCategory::kParameter);
+    for (const ChunkItem& item : spec.items) {
       autograd::Parameter& parameter = *parameters_[item.parameter];
       const Tensor old_value = parameter.data();
       const Tensor value = chunk->values.Slice(0, item.offset, item.numel).View(parameter.shape());
@@ -83,29 +78,21 @@ ParameterChunks::~ParameterChunks() {
   }
 }
 
-Tensor ParameterChunks::Shard(size_t index) const {
-  const Place& place = places_[index];
-  const ChunkSpec& spec = plan_[place.chunk];
-  const auto segments = SegmentsOf(spec, *place.item, rank());
-  const Tensor& values = chunks_[place.chunk]->values;
-  if (segments.empty()) return values.Slice(0, rank() * spec.shard_numel, 0);
-  return values.Slice(0, place.item->offset + segments[0].begin, segments[0].length);
+Tensor ParameterChunks::ShardOf(size_t chunk) const {
+  return chunks_[chunk]->values.Slice(0, places_.ShardBegin(chunk),
+                                      places_.plan()[chunk].shard_numel);
 }
 
-Layout ParameterChunks::LayoutOf(size_t index) const {
-  const Place& place = places_[index];
-  return Layout(parameters_[index]->shape(),
-                {.segments = SegmentsOf(plan_[place.chunk], *place.item, rank()),
-                 .cut_multiple = place.item->cut_multiple});
+Tensor ParameterChunks::Shard(size_t index) const {
+  const Segment part = places_.InShard(index);
+  return ShardOf(places_.ChunkOf(index)).Slice(0, part.begin, part.length);
 }
 
 void ParameterChunks::GatherAsync() {
   if (group_ == nullptr) return;
   Wait();
   for (size_t c = 0; c < chunks_.size(); ++c) {
-    const Tensor& values = chunks_[c]->values;
-    const int64_t n = plan_[c].shard_numel;
-    chunks_[c]->work = group_->AllGatherAsync(values, values.Slice(0, rank() * n, n));
+    chunks_[c]->work = group_->AllGatherAsync(chunks_[c]->values, ShardOf(c));
   }
 }
 

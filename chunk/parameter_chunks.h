@@ -43,12 +43,14 @@ class ParameterChunks {
   ParameterChunks(const ParameterChunks&) = delete;
   ParameterChunks& operator=(const ParameterChunks&) = delete;
 
-  const std::vector<ChunkSpec>& plan() const { return plan_; }
+  const std::vector<ChunkSpec>& plan() const { return places_.plan(); }
   const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
   // A view of this rank's elements of a parameter: [n], n may be 0.
   Tensor Shard(size_t index) const;
   // Which elements of the parameter Shard returns.
-  Layout LayoutOf(size_t index) const;
+  Layout LayoutOf(size_t index) const {
+    return places_.LayoutOf(index, parameters_[index]->shape());
+  }
 
   // Starts to gather all chunks. Until a chunk has arrived, reading one of its values waits.
   void GatherAsync();
@@ -65,17 +67,13 @@ class ParameterChunks {
     std::shared_ptr<StepListeners> listeners;
   };
   class Storage;
-  struct Place {
-    size_t chunk = 0;
-    const ChunkItem* item = nullptr;
-  };
-  int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
+  // This rank's shard of a chunk.
+  Tensor ShardOf(size_t chunk) const;
 
   std::vector<autograd::ParameterPtr> parameters_;
-  std::vector<ChunkSpec> plan_;
   comm::GroupPtr group_;
+  ChunkPlaces places_;
   std::vector<std::shared_ptr<Chunk>> chunks_;
-  std::vector<Place> places_;  // by parameter
 };
 
 }  // namespace apogee::chunk

@@ -6,8 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "apogee/autograd/parameter_storage.h"
-
 namespace apogee::chunk {
 namespace {
 
@@ -39,7 +37,7 @@ class ShardedParameters::PackedValue : public autograd::PackedTensor {
   Tensor Unpack() override {
     Chunk& chunk = owner_->chunks_[chunk_];
     if (!chunk.values.defined() && !chunk.retained.defined()) {
-      owner_->Miss(owner_->plan_[chunk_].items[0].parameter);
+      owner_->Miss(owner_->plan()[chunk_].items[0].parameter);
     }
     const Tensor& values = chunk.values.defined() ? owner_->WaitFor(chunk_) : chunk.retained;
     const Tensor value = values.Slice(0, offset_, shape_.numel()).View(shape_);
@@ -116,35 +114,33 @@ ShardedParameters::ShardedParameters(std::vector<autograd::ParameterPtr> paramet
                                      std::vector<ChunkSpec> plan, ShardedParametersOptions options)
     : parameters_(std::move(parameters)),
       storages_(parameters_.size()),
-      plan_(std::move(plan)),
       options_(std::move(options)),
-      chunks_(plan_.size()),
-      places_(parameters_.size()),
-      schedule_({.chunk_bytes = std::vector<int64_t>(plan_.size()), .keep = options_.keep}) {
-  for (size_t c = 0; c < plan_.size(); ++c) {
-    for (const ChunkItem& item : plan_[c].items) places_[item.parameter] = {c, &item};
-  }
+      places_(std::move(plan), parameters_.size(),
+              options_.group == nullptr ? 0 : options_.group->rank()),
+      chunks_(this->plan().size()),
+      schedule_({.chunk_bytes = std::vector<int64_t>(chunks_.size()), .keep = options_.keep}) {
   if (!parameters_.empty()) context_ = parameters_[0]->context();
-  options_.homes.resize(plan_.size());
+  options_.homes.resize(chunks_.size());
 }
 
 // Parameter by parameter: an old value is freed once its shard is made.
 void ShardedParameters::Move(const OnMove& on_move) {
-  for (size_t c = 0; c < plan_.size(); ++c) {
+  for (size_t c = 0; c < plan().size(); ++c) {
     const ContextPtr& home = options_.homes[c] != nullptr ? options_.homes[c] : context_;
     // Zeros, because padding is gathered with the shards.
     chunks_[c].shard =
-        Tensor::Zeros({plan_[c].shard_numel}, options_.dtype, home, MemoryCategory::kParameter);
+        Tensor::Zeros({plan()[c].shard_numel}, options_.dtype, home, MemoryCategory::kParameter);
     schedule_.set_chunk_bytes(c, GatheredBytes(c));
-    for (const ChunkItem& item : plan_[c].items) {
+    for (const ChunkItem& item : plan()[c].items) {
       if (options_.before_move) options_.before_move(item.parameter);
       const Tensor old_value = parameters_[item.parameter]->data();
       const Tensor shard = Shard(item.parameter);
       const Tensor flat = old_value.Contiguous().View({old_value.numel()});
-      for (const Segment& segment : SegmentsOf(plan_[c], item, rank())) {
+      const Layout layout = LayoutOf(item.parameter);
+      for (const Segment& segment : layout.segments()) {
         shard.CopyFrom(flat.Slice(0, segment.begin, segment.length));
       }
-      on_move(item.parameter, old_value, shard, LayoutOf(item.parameter));
+      on_move(item.parameter, old_value, shard, layout);
       auto& storage = storages_[item.parameter];
       storage =
           std::make_shared<Storage>(weak_from_this(), item.parameter, *parameters_[item.parameter]);
@@ -156,30 +152,20 @@ void ShardedParameters::Move(const OnMove& on_move) {
 }
 
 Tensor ShardedParameters::Shard(size_t index) const {
-  const Place& place = places_[index];
-  const ChunkSpec& spec = plan_[place.chunk];
-  const auto segments = SegmentsOf(spec, *place.item, rank());
-  const Tensor& shard = chunks_[place.chunk].shard;
-  if (segments.empty()) return shard.Slice(0, 0, 0);
-  const int64_t begin = place.item->offset + segments[0].begin - rank() * spec.shard_numel;
-  return shard.Slice(0, begin, segments[0].length);
+  const Segment part = places_.InShard(index);
+  return chunks_[ChunkOf(index)].shard.Slice(0, part.begin, part.length);
 }
 
-Layout ShardedParameters::LayoutOf(size_t index) const {
-  const Place& place = places_[index];
-  return Layout(parameters_[index]->shape(),
-                {.segments = SegmentsOf(plan_[place.chunk], *place.item, rank()),
-                 .cut_multiple = place.item->cut_multiple});
+Tensor ShardedParameters::ViewOf(size_t index, const Tensor& values) const {
+  const ChunkItem& item = places_.ItemOf(index);
+  return values.Slice(0, item.offset, item.numel).View(parameters_[index]->shape());
 }
 
 Tensor ShardedParameters::ValueOf(size_t index) {
   if (!IsHeld(index)) Miss(index);
-  const Place& place = places_[index];
   APOGEE_CHECK(IsHeld(index), "parameter \"", parameters_[index]->name(),
                "\" was read, and on_miss did not acquire its chunk");
-  return chunks_[place.chunk]
-      .values.Slice(0, place.item->offset, place.item->numel)
-      .View(parameters_[index]->shape());
+  return ViewOf(index, chunks_[ChunkOf(index)].values);
 }
 
 void ShardedParameters::Miss(size_t index) {
@@ -194,7 +180,7 @@ bool ShardedParameters::IsAlias(const Chunk& chunk) const {
 }
 
 int64_t ShardedParameters::GatheredBytes(size_t index) const {
-  return IsAlias(chunks_[index]) ? 0 : plan_[index].numel() * DTypeSize(options_.dtype);
+  return IsAlias(chunks_[index]) ? 0 : plan()[index].numel() * DTypeSize(options_.dtype);
 }
 
 void ShardedParameters::Gather(size_t index) {
@@ -203,7 +189,7 @@ void ShardedParameters::Gather(size_t index) {
     if (IsAlias(chunk)) {
       chunk.values = chunk.shard;
     } else {
-      chunk.values = Tensor::Empty({plan_[index].numel()}, options_.dtype, context_,
+      chunk.values = Tensor::Empty({plan()[index].numel()}, options_.dtype, context_,
                                    MemoryCategory::kParameter);
       if (options_.group != nullptr) {
         chunk.gathering = options_.group->AllGatherAsync(chunk.values, chunk.shard);
@@ -216,7 +202,13 @@ void ShardedParameters::Gather(size_t index) {
     chunk.values = Tensor();
     throw;
   }
-  if (observer_) observer_(index, true);
+  Record(index, /*gathered=*/true);
+}
+
+void ShardedParameters::Record(size_t index, bool gathered) {
+  const MemoryLedger& ledger = context_->ledger();
+  const int64_t model = ledger.model_data_bytes();
+  record_.Add({index, gathered, model, ledger.live_total_bytes() - model});
 }
 
 const Tensor& ShardedParameters::WaitFor(size_t index) {
@@ -240,7 +232,7 @@ void ShardedParameters::Drop(const std::vector<size_t>& chunks) {
     }
     if (chunk.in_backward && chunk.num_saved > chunk.num_read) chunk.retained = chunk.values;
     chunk.values = Tensor();
-    if (observer_) observer_(index, false);
+    Record(index, /*gathered=*/false);
   }
 }
 
@@ -289,8 +281,7 @@ void ShardedParameters::CheckGathered() {
     if (!schedule_.is_gathered(c) || schedule_.is_held(c) || GatheredBytes(c) == 0) continue;
     any = true;
     if (changed) continue;
-    const Tensor mine =
-        WaitFor(c).Slice(0, rank() * plan_[c].shard_numel, plan_[c].shard_numel).ToHost();
+    const Tensor mine = WaitFor(c).Slice(0, places_.ShardBegin(c), plan()[c].shard_numel).ToHost();
     const Tensor shard = chunk.shard.ToHost();
     changed = std::memcmp(mine.raw(), shard.raw(), static_cast<size_t>(mine.bytes())) != 0;
   }
@@ -304,17 +295,15 @@ void ShardedParameters::CheckGathered() {
 }
 
 Tensor ShardedParameters::WholeValue(size_t index) const {
-  const Place& place = places_[index];
-  const Tensor& shard = chunks_[place.chunk].shard;
-  Tensor values = shard;
+  const size_t chunk = ChunkOf(index);
+  Tensor values = chunks_[chunk].shard;
   if (options_.group != nullptr) {
-    values = Tensor::Empty({plan_[place.chunk].numel()}, options_.dtype, context_,
+    values = Tensor::Empty({plan()[chunk].numel()}, options_.dtype, context_,
                            MemoryCategory::kWorkspace);
-    options_.group->AllGather(values, shard);
+    options_.group->AllGather(values, chunks_[chunk].shard);
   }
   const Tensor whole = Tensor::Empty(parameters_[index]->shape(), options_.dtype, context_);
-  whole.CopyFrom(
-      values.Slice(0, place.item->offset, place.item->numel).View(parameters_[index]->shape()));
+  whole.CopyFrom(ViewOf(index, values));
   return whole;
 }
 
@@ -327,7 +316,7 @@ void ShardedParameters::MoveHome(size_t index, const ContextPtr& home) {
   moved.CopyFrom(chunk.shard);
   chunk.shard = moved;
   schedule_.set_chunk_bytes(index, GatheredBytes(index));
-  for (const ChunkItem& item : plan_[index].items) {
+  for (const ChunkItem& item : plan()[index].items) {
     storages_[item.parameter]->set_shard(Shard(item.parameter));
   }
 }

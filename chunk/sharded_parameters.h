@@ -30,6 +30,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "apogee/autograd/parameter.h"
@@ -57,6 +58,27 @@ struct ShardedParametersOptions {
   std::shared_ptr<StepListeners> listeners = nullptr;
 };
 
+// A gather or a release of a chunk.
+struct ChunkEvent {
+  size_t chunk = 0;
+  bool gathered = false;    // false: released
+  int64_t model_bytes = 0;  // on the device, after the event
+  int64_t other_bytes = 0;  // on the device, not model data (activations, ...)
+};
+
+// Over one step, when each chunk was whole on the device and how much other memory was in use
+// there. Time is counted in events. ChunkMapSvg (pictures/chunk_map.h) draws it.
+class ChunkRecord {
+ public:
+  void Add(const ChunkEvent& event) { current_.push_back(event); }
+  // Ends a step: all events since the last call belong to it.
+  void EndStep() { last_step_ = std::exchange(current_, {}); }
+  const std::vector<ChunkEvent>& last_step() const { return last_step_; }
+
+ private:
+  std::vector<ChunkEvent> current_, last_step_;
+};
+
 class ShardedParameters : public std::enable_shared_from_this<ShardedParameters> {
  public:
   // Called once per parameter before its whole value is dropped. `shard` and `layout` are
@@ -75,16 +97,18 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
 
-  const std::vector<ChunkSpec>& plan() const { return plan_; }
+  const std::vector<ChunkSpec>& plan() const { return places_.plan(); }
   const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
   // The group of the gathers; null: one rank.
   const comm::GroupPtr& group() const { return options_.group; }
-  size_t ChunkOf(size_t index) const { return places_[index].chunk; }
+  size_t ChunkOf(size_t index) const { return places_.ChunkOf(index); }
   // A view of this rank's elements of a parameter: [n], n may be 0. Equals Parameter::data() while
   // the chunk is released.
   Tensor Shard(size_t index) const;
   // Which elements of the parameter Shard returns.
-  Layout LayoutOf(size_t index) const;
+  Layout LayoutOf(size_t index) const {
+    return places_.LayoutOf(index, parameters_[index]->shape());
+  }
 
   // Adds a holder of the chunk. Collective if this chunk, or others ahead of their use, must be
   // gathered. Returns when the chunk's values have arrived.
@@ -109,18 +133,15 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   const GatherSchedule& schedule() const { return schedule_; }
   // The device of the gathered values.
   const ContextPtr& context() const { return context_; }
-  bool is_home(size_t chunk, const ContextPtr& home) const {
-    return chunks_[chunk].shard.context() == home;
-  }
   // Moves the shard of a chunk that is not gathered. Earlier views of it (Shard) keep the old
   // memory. Not collective.
   void MoveHome(size_t chunk, const ContextPtr& home);
   // Bytes of a chunk's shard, and of its gathered values (0 if gathering takes no memory).
   int64_t ShardBytes(size_t chunk) const { return chunks_[chunk].shard.bytes(); }
   int64_t GatheredBytes(size_t chunk) const;
-  // Called when a gather of a chunk has been started, and after its values were freed.
-  using Observer = std::function<void(size_t chunk, bool gathered)>;
-  void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // Has an event when a gather of a chunk has been started, and after its values were freed.
+  ChunkRecord& record() { return record_; }
+  const ChunkRecord& record() const { return record_; }
 
   void set_on_miss(OnMiss on_miss) { on_miss_ = std::move(on_miss); }
   autograd::PackHook PackValues();
@@ -138,10 +159,6 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
       if (num_saved == num_read) retained = Tensor();
     }
   };
-  struct Place {
-    size_t chunk = 0;
-    const ChunkItem* item = nullptr;
-  };
   class PackedValue;
   class Storage;
 
@@ -152,22 +169,22 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   void Gather(size_t chunk);
   const Tensor& WaitFor(size_t chunk);
   void Drop(const std::vector<size_t>& chunks);
+  void Record(size_t chunk, bool gathered);
   bool IsAlias(const Chunk& chunk) const;
   void Miss(size_t index);
-  int rank() const { return options_.group == nullptr ? 0 : options_.group->rank(); }
-
+  // A view of a parameter in the whole values of its chunk.
+  Tensor ViewOf(size_t index, const Tensor& values) const;
   Tensor ValueOf(size_t index);
-  bool IsHeld(size_t index) const { return schedule_.is_held(places_[index].chunk); }
+  bool IsHeld(size_t index) const { return schedule_.is_held(ChunkOf(index)); }
 
   std::vector<autograd::ParameterPtr> parameters_;
   std::vector<std::shared_ptr<Storage>> storages_;  // of the parameters
-  std::vector<ChunkSpec> plan_;
   ShardedParametersOptions options_;
+  ChunkPlaces places_;
   ContextPtr context_;
   std::vector<Chunk> chunks_;
-  std::vector<Place> places_;  // by parameter
   GatherSchedule schedule_;
-  Observer observer_;
+  ChunkRecord record_;
   OnMiss on_miss_;
   int64_t walk_ = 0;  // number of the current walk over a graph in backward
 };

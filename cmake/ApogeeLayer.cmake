@@ -6,6 +6,7 @@
 #   add_layer(NAME tensor
 #             SRCS tensor.cc ops/matmul.cc cpu/matmul.cc   # relative to the folder
 #             HDRS tensor.h ops/matmul.h                   # public: installed under include/apogee/tensor/
+#             CUDA_HDRS cuda/device/launch.cuh             # installed for .cu files of users
 #             DEPS core                                    # layers; their own dependencies are added
 #             PUBLIC_LIBS absl::status                     # seen in our headers
 #             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
@@ -15,7 +16,7 @@
 # a public header includes only public ones, and driver/apogee.h includes them all (public_check.sh).
 
 function(add_layer)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;HDRS;DEPS;PUBLIC_LIBS;PRIVATE_LIBS;BUILD_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;HDRS;CUDA_HDRS;DEPS;PUBLIC_LIBS;PRIVATE_LIBS;BUILD_LIBS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME)
     message(FATAL_ERROR "add_layer(${arg_NAME}): unexpected arguments: ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -41,6 +42,7 @@ function(add_layer)
   set(public_headers ${arg_HDRS})
   list(TRANSFORM public_headers PREPEND ${folder}/)
   set_property(GLOBAL APPEND PROPERTY APOGEE_PUBLIC_HEADERS ${public_headers})
+  list(APPEND arg_HDRS ${arg_CUDA_HDRS})
   list(TRANSFORM arg_HDRS PREPEND ${APOGEE_INCLUDE_ROOT}/apogee/${folder}/)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT} FILES ${arg_HDRS})
   apogee_target_flags(${target})

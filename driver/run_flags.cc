@@ -228,7 +228,7 @@ int64_t RunFlags::ModelDataBytes(int64_t num_parameters) const {
   const auto weight = std::make_shared<autograd::Parameter>(
       "weight", Tensor::Zeros({1024, 1024}, DType::kF32, CpuContext()));
   const double states =
-      static_cast<double>(MakeOptimizer({weight})->PlannedStateBytes()) / (1024.0 * 1024.0);
+      static_cast<double>(MakeOptimizer({weight})->states().PlannedBytes()) / (1024.0 * 1024.0);
   return static_cast<int64_t>(static_cast<double>(num_parameters) *
                               (value_and_gradient + states * (is_f64 ? 2 : 1)));
 }

@@ -3,7 +3,7 @@
 // Catalog: the optimizers, plugins and models that cells name: the library's, and your own.
 //
 //   matrix::Catalog catalog;
-//   catalog.optimizers.Add<AdaMax>("adamax", AdaMaxOptions{});
+//   catalog.optimizers.Add<AdaMax>("adamax");
 //   catalog.workloads.Add("own_model", std::make_shared<OwnWorkload>());
 //   catalog.plugins.push_back({.name = "late_mean", .worlds = {2, 3}, .precisions = {"f64"},
 //                              .make = MakeLateMean, .workloads = {"fed", "own_model"}});

@@ -10,7 +10,6 @@
 
 #include "apogee/core/status.h"
 #include "apogee/matrix/workload.h"
-#include "apogee/optim/step/fused_backward.h"
 
 namespace apogee::matrix {
 namespace {
@@ -101,7 +100,7 @@ std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const Cell& cell, nn::Modu
 }
 
 bool UpdatesInBackward(const optim::Optimizer& optimizer) {
-  return dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
+  return optimizer.traits().fused_backward;
 }
 
 bool HasCodes(const optim::Optimizer& optimizer) {

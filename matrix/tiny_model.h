@@ -64,33 +64,27 @@ class TinyWorkload : public Workload {
   LowRank low_rank() const override { return {.rank = 2, .update_proj_gap = 10}; }
   bool has_exact_means() const override { return false; }
 
- private:
-  TinyKind kind_;
+ protected:
+  const TinyKind kind_;
 };
 
 // The plain language models, with numbers of heads that 2 and 4 ranks can divide. The criterion
 // given to boost gets the model's own output, so under tensor parallelism the logits stay sharded.
-class LmWorkload : public Workload {
+class LmWorkload : public TinyWorkload {
  public:
   struct Size {
     int64_t num_layers = 2;
     int64_t tokens = kTinyTokens;
   };
   LmWorkload(TinyKind kind, bool tied) : LmWorkload(kind, tied, Size{}) {}
-  LmWorkload(TinyKind kind, bool tied, const Size& size) : kind_(kind), tied_(tied), size_(size) {}
+  LmWorkload(TinyKind kind, bool tied, const Size& size)
+      : TinyWorkload(kind), tied_(tied), size_(size) {}
   std::unique_ptr<nn::Module> MakeModel() const override;
-  int64_t num_samples() const override { return kTinyBatch; }
-  Criterion criterion() const override { return nn::CrossEntropyLoss(); }
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
     return TinyBatch(context, range, size_.tokens);
   }
-  double max_norm() const override { return 0.3; }
-  int64_t bucket_bytes() const override { return 4000; }
-  LowRank low_rank() const override { return {.rank = 2, .update_proj_gap = 10}; }
-  bool has_exact_means() const override { return false; }
 
  private:
-  TinyKind kind_;
   bool tied_;
   Size size_;
 };

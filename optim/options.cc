@@ -3,6 +3,7 @@
 #include "apogee/optim/options.h"
 
 #include <charconv>
+#include <cmath>
 
 namespace apogee::optim {
 namespace {
@@ -48,6 +49,30 @@ std::string FormatList(const std::vector<T>& value) {
 }
 
 }  // namespace
+
+void OptionProblems::Run(OptionCheck check, const std::string& name, double value) {
+  using Result = std::pair<bool, const char*>;
+  const auto [ok, expected] = [&]() -> Result {
+    switch (check) {
+      case OptionCheck::kAny:
+        return {true, ""};
+      case OptionCheck::kFinite:
+        return {std::isfinite(value), "must be finite"};
+      case OptionCheck::kAtLeastZero:
+        return {value >= 0 && std::isfinite(value), "must be at least 0 and finite"};
+      case OptionCheck::kPositive:
+        return {value > 0 && std::isfinite(value), "must be above 0 and finite"};
+      case OptionCheck::kAboveZero:
+        return {value > 0, "must be above 0 (inf: no limit)"};
+      case OptionCheck::kDecay:
+        return {value >= 0 && value < 1, "must be in [0, 1)"};
+      case OptionCheck::kAtLeastOne:
+        return {value >= 1, "must be at least 1"};
+    }
+    return {true, ""};
+  }();
+  if (!ok) Add(internal::Concat(name, " is ", value, ", ", expected));
+}
 
 absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words) {
   OptionMap options;

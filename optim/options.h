@@ -6,9 +6,11 @@
 //   struct SgdOptions {
 //     double lr = 1e-3, momentum = 0;
 //     static std::vector<OptionField<SgdOptions>> Fields() {
-//       return {{"lr", &SgdOptions::lr}, {"momentum", &SgdOptions::momentum}};
+//       return {{"lr", &SgdOptions::lr, OptionCheck::kAtLeastZero, "learning rate"},
+//               {"momentum", &SgdOptions::momentum, OptionCheck::kAtLeastZero, "0: none"}};
 //     }
 //   };
+//   std::vector<std::string> problems = ProblemsOf(options);   // every check that fails
 //   SgdOptions options;
 //   absl::Status s = SetOptions({{"lr", "0.1"}, {"momentum", "0.9"}}, "optimizer sgd", options);
 //   OptionMap text = GetOptions(options);      // every field; reading it back gives the same bits
@@ -36,6 +38,44 @@
 namespace apogee::optim {
 
 using OptionMap = std::map<std::string, std::string>;
+
+// What is valid for one field.
+enum class OptionCheck {
+  kAny,
+  kFinite,
+  kAtLeastZero,  // and finite
+  kPositive,     // above 0 and finite
+  kAboveZero,    // may be infinite
+  kDecay,        // the decay rate of a moving average, in [0, 1)
+  kAtLeastOne,
+};
+
+// Collects the invalid values of an options struct, so that one Error lists all. A struct whose
+// fields depend on each other has a function Check in addition to Fields:
+//   void SgdOptions::Check(OptionProblems& problems) const {
+//     if (nesterov && !(momentum > 0)) problems.Add("nesterov needs momentum above 0");
+//   }
+class OptionProblems {
+ public:
+  void Add(const std::string& problem) { problems_.push_back(problem); }
+  // Adds a problem if `value` fails the check.
+  void Run(OptionCheck check, const std::string& name, double value);
+  // The same for a field: a number, or each element of an array. Text has no checks.
+  template <typename T>
+  void RunField(OptionCheck check, const std::string& name, const T& field) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      Run(check, name, static_cast<double>(field));
+    } else if constexpr (!std::is_same_v<T, std::string>) {
+      for (size_t i = 0; i < field.size(); ++i) {
+        Run(check, name + '[' + std::to_string(i) + ']', static_cast<double>(field[i]));
+      }
+    }
+  }
+  const std::vector<std::string>& list() const { return problems_; }
+
+ private:
+  std::vector<std::string> problems_;
+};
 
 // Parses words of the form "key=value". A word without '=' or a key given twice is an error.
 absl::StatusOr<OptionMap> ParseOptions(const std::vector<std::string>& words);
@@ -83,6 +123,8 @@ struct OptionField {
                std::array<double, 3> Options::*, std::vector<int64_t> Options::*,
                std::vector<int> Options::*, std::vector<double> Options::*, TextField<Options>>
       member;
+  OptionCheck check = OptionCheck::kAny;  // of numbers and arrays of numbers
+  const char* help = "";                  // for people who read a list of options
 
   absl::Status Parse(const std::string& what, const std::string& text, Options& options) const {
     return std::visit(
@@ -146,7 +188,8 @@ std::vector<OptionField<Options>> InnerFields(Inner Options::*inner) {
          TextField<Options>{
              .parse = [=](const std::string& what, const std::string& text,
                           Options& options) { return field.Parse(what, text, options.*inner); },
-             .format = [=](const Options& options) { return field.Format(options.*inner); }}});
+             .format = [=](const Options& options) { return field.Format(options.*inner); }},
+         OptionCheck::kAny, field.help});
   }
   return fields;
 }
@@ -178,6 +221,25 @@ auto MakeWithOptions(const OptionMap& values, const std::string& what, Options o
                      const Make& make) -> absl::StatusOr<decltype(make(options))> {
   APOGEE_RETURN_IF_ERROR(SetOptions(values, what, options));
   return ErrorToStatus([&] { return make(options); });
+}
+
+// Everything that is wrong with the values: the checks of the fields, then those of
+// Options::Check(OptionProblems&), if it exists.
+template <typename Options>
+std::vector<std::string> ProblemsOf(const Options& options) {
+  OptionProblems problems;
+  for (const OptionField<Options>& field : Options::Fields()) {
+    if (field.check == OptionCheck::kAny) continue;
+    std::visit(
+        [&]<typename Member>(const Member& member) {
+          if constexpr (std::is_member_object_pointer_v<Member>) {
+            problems.RunField(field.check, field.name, options.*member);
+          }
+        },
+        field.member);
+  }
+  if constexpr (requires { options.Check(problems); }) options.Check(problems);
+  return problems.list();
 }
 
 template <typename Options>

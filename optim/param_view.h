@@ -34,8 +34,9 @@ struct NamedState {
 // The declaration of a state.
 struct StateSpec {
   const char* name;
-  StateKind kind;
-  Shape shape = {};  // only for kinds whose shape is not the parameter's (HasOwnShape)
+  StateKind kind = StateKind::kElementwise;
+  Shape shape = {};           // only for kinds whose shape is not the parameter's (HasOwnShape)
+  bool made_by_rule = false;  // the step does not make it: it exists from some phase of training on
 };
 
 class ParamView {
@@ -79,7 +80,7 @@ class ParamView {
   void set_owner(bool owned) { owned_ = owned; }
 
   // True: the gradient is not reduced. It is this rank's addend of a mean over num_replicas() ranks
-  // that hold the same value, and the optimizer's statistics reduce it (Optimizer::ReducesOwnGrad).
+  // that hold the same value, and the statistics reduce it (ParamTraits::reduces_own_grad).
   bool partial_grad() const { return num_addends_ > 1; }
   // Sets the number of ranks that hold addends; 1: the gradient is reduced again. Throws Error for
   // a shard.

@@ -31,32 +31,32 @@ constexpr std::string_view kDistributed = "distributed_";
 }  // namespace
 
 OptimizerRegistry::OptimizerRegistry() {
-  Add<Adafactor>("adafactor", AdafactorOptions{});
+  Add<Adafactor>("adafactor");
   Add<Adafactor>("adafactor_torch", AdafactorOptions::Torch());
-  Add<AdaLomo>("adalomo", AdaLomoOptions{});
-  Add<Adam>("adam", AdamOptions{});
-  Add<AdamW>("adamw", AdamWOptions{});
-  Add<AdamW8bit>("adamw8bit", AdamW8bitOptions{});
+  Add<AdaLomo>("adalomo");
+  Add<Adam>("adam");
+  Add<AdamW>("adamw");
+  Add<AdamW8bit>("adamw8bit");
   Add<AdamW>("adamw_hf", AdamWOptions::HuggingFace());
-  Add<GaLoreAdafactor>("galore_adafactor", GaLoreAdafactorOptions{});
-  Add<GaLoreAdamW>("galore_adamw", GaLoreAdamWOptions{});
-  Add<GaLoreAdamW8bit>("galore_adamw8bit", GaLoreAdamW8bitOptions{});
-  Add<Came>("came", CameOptions{});
-  Add<Lamb>("lamb", LambOptions{});
+  Add<GaLoreAdafactor>("galore_adafactor");
+  Add<GaLoreAdamW>("galore_adamw");
+  Add<GaLoreAdamW8bit>("galore_adamw8bit");
+  Add<Came>("came");
+  Add<Lamb>("lamb");
   Add<Lamb>("lamb_apex", LambOptions::Apex());
   Add<Lamb>("lamb_colossal", LambOptions::Colossal());
   Add<Lamb>("lamb_deepspeed", LambOptions::DeepSpeed());
-  Add<Lars>("lars", LarsOptions{});
-  Add<Lion>("lion", LionOptions{});
-  Add<Lomo>("lomo", LomoOptions{});
-  Add<OneBitAdam>("onebit_adam", OneBitAdamOptions{});
+  Add<Lars>("lars");
+  Add<Lion>("lion");
+  Add<Lomo>("lomo");
+  Add<OneBitAdam>("onebit_adam");
   Add<OneBitAdam>("onebit_adam_deepspeed", OneBitAdamOptions::DeepSpeed());
-  Add<OneBitLamb>("onebit_lamb", OneBitLambOptions{});
-  Add<ScaledAdam>("scaled_adam", ScaledAdamOptions{});
+  Add<OneBitLamb>("onebit_lamb");
+  Add<ScaledAdam>("scaled_adam");
   Add<ScaledAdam>("scaled_adam_icefall", ScaledAdamOptions::Icefall());
   Add<ScaledAdam>("scaled_adam_icefall_2023", ScaledAdamOptions::Icefall2023());
-  Add<Sgd>("sgd", SgdOptions{});
-  Add<ZeroOneAdam>("zero_one_adam", ZeroOneAdamOptions{});
+  Add<Sgd>("sgd");
+  Add<ZeroOneAdam>("zero_one_adam");
 }
 
 void OptimizerRegistry::AddEntry(const std::string& name, Entry entry) {
@@ -90,6 +90,11 @@ bool OptimizerRegistry::TakesLocalGradients(const std::string& name) const {
 absl::StatusOr<OptionMap> OptimizerRegistry::Defaults(const std::string& name) const {
   APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
   return entry->defaults;
+}
+
+absl::StatusOr<OptionMap> OptimizerRegistry::Help(const std::string& name) const {
+  APOGEE_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
+  return entry->help;
 }
 
 const OptimizerRegistry& BuiltInOptimizers() {

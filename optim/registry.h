@@ -6,7 +6,7 @@
 //   if (!optimizer.ok()) ...  // unknown optimizer "adamv" (did you mean "adamw"?); known: ...
 //
 //   optim::OptimizerRegistry registry;                     // the library's optimizers ...
-//   registry.Add<AdaMax>("adamax", AdaMaxOptions{});       // ... and your own
+//   registry.Add<AdaMax>("adamax");       // ... and your own
 //   optimizer = optim::MakeOptimizer("adamax", model.Parameters(), {{"lr", "1e-2"}}, registry);
 //
 // The list of the library's optimizers is in registry.cc, one line each. Not a collective: ranks
@@ -22,11 +22,10 @@
 #include <vector>
 
 #include "apogee/core/text/name_table.h"
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/core/local_gradients.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
-
-class LocalGradientOptimizer;
 
 struct TextParamGroup {
   std::vector<autograd::ParameterPtr> params;
@@ -38,11 +37,10 @@ class OptimizerRegistry {
   // Has every optimizer of the library.
   OptimizerRegistry();
 
-  // Adds an optimizer. The constructor of OptimizerType takes std::vector<ParamGroup<Options>>, and
-  // Options has Fields() (options.h); `defaults` holds for options that a text does not name.
-  // Throws Error if the name is taken, is empty or begins with "distributed_".
-  template <typename OptimizerType, typename Options>
-  void Add(const std::string& name, const Options& defaults = {});
+  // Adds an optimizer, an OptimizerOf a rule. `defaults` holds for options that a text does not
+  // name. Throws Error if the name is taken, is empty or begins with "distributed_".
+  template <typename OptimizerType>
+  void Add(const std::string& name, const typename OptimizerType::Options& defaults = {});
 
   // Returns an error for an unknown name, an unknown or malformed option, and everything that the
   // constructor refuses. A name with the prefix "distributed_" makes the same optimizer
@@ -57,15 +55,17 @@ class OptimizerRegistry {
   // Whether the optimizer averages over ranks itself in some steps (core/local_gradients.h).
   // Plugins that shard refuse it. False for an unknown name.
   bool TakesLocalGradients(const std::string& name) const;
-  // The options of an optimizer with their defaults. An error for an unknown name.
+  // The options of an optimizer with their defaults, and a line of text about each. An error for
+  // an unknown name.
   absl::StatusOr<OptionMap> Defaults(const std::string& name) const;
+  absl::StatusOr<OptionMap> Help(const std::string& name) const;
 
  private:
   struct Entry {
     std::function<absl::StatusOr<std::unique_ptr<Optimizer>>(const std::string& what,
                                                              std::vector<TextParamGroup>)>
         make;
-    OptionMap defaults;
+    OptionMap defaults, help;
     bool takes_local_gradients;
   };
   void AddEntry(const std::string& name, Entry entry);
@@ -101,8 +101,10 @@ inline absl::StatusOr<OptionMap> OptimizerDefaults(
   return registry.Defaults(name);
 }
 
-template <typename OptimizerType, typename Options>
-void OptimizerRegistry::Add(const std::string& name, const Options& defaults) {
+template <typename OptimizerType>
+void OptimizerRegistry::Add(const std::string& name,
+                            const typename OptimizerType::Options& defaults) {
+  using Options = typename OptimizerType::Options;
   const auto make =
       [defaults](const std::string& what,
                  std::vector<TextParamGroup> groups) -> absl::StatusOr<std::unique_ptr<Optimizer>> {
@@ -113,8 +115,10 @@ void OptimizerRegistry::Add(const std::string& name, const Options& defaults) {
     }
     return ErrorToStatus([&] { return std::make_unique<OptimizerType>(std::move(typed)); });
   };
-  AddEntry(name,
-           {make, GetOptions(defaults), std::is_base_of_v<LocalGradientOptimizer, OptimizerType>});
+  OptionMap help;
+  for (const OptionField<Options>& field : Options::Fields()) help[field.name] = field.help;
+  AddEntry(name, {make, GetOptions(defaults), std::move(help),
+                  std::is_base_of_v<LocalGradients, typename OptimizerType::Rule>});
 }
 
 }  // namespace apogee::optim

@@ -11,7 +11,6 @@
 #include "apogee/core/text/text.h"
 #include "apogee/pictures/svg_writer.h"
 #include "apogee/plugins/gemini/chunk_homes.h"
-#include "apogee/plugins/gemini/chunk_record.h"
 
 namespace apogee {
 namespace {
@@ -33,7 +32,7 @@ struct ChunkMapOptions {
 
 class Picture {
  public:
-  Picture(const chunk::ShardedParameters& parameters, const std::vector<ChunkEvent>& events,
+  Picture(const chunk::ShardedParameters& parameters, const std::vector<chunk::ChunkEvent>& events,
           const ChunkMapOptions& options)
       : parameters_(parameters), events_(events), options_(options) {
     size_t longest = 10;
@@ -115,7 +114,7 @@ class Picture {
   // Draws model data, with everything else on top of it.
   void Curves() {
     int64_t most = options_.budget_bytes;
-    for (const ChunkEvent& event : events_) {
+    for (const chunk::ChunkEvent& event : events_) {
       most = std::max(most, event.model_bytes + event.other_bytes);
     }
     const auto height = [most](int64_t bytes) {
@@ -140,7 +139,7 @@ class Picture {
   }
 
   const chunk::ShardedParameters& parameters_;
-  const std::vector<ChunkEvent>& events_;
+  const std::vector<chunk::ChunkEvent>& events_;
   const ChunkMapOptions& options_;
   std::vector<std::string> names_;
   double homes_x_, time_x_, curve_y_;

@@ -15,7 +15,7 @@
 
 namespace apogee {
 
-class DataParallelEngine;  // plugins/sharding/engine.h
+class DataParallelEngine;  // plugins/sharding/engine.h; engine.cc defines both classes
 
 class DataParallelPlugin : public Plugin {
  public:

@@ -2,6 +2,7 @@
 
 #include "apogee/plugins/gemini.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "apogee/plugins/sharding/gathered_engine.h"
@@ -32,9 +33,15 @@ const chunk::ShardedParameters& GeminiPlugin::chunks() const {
   return EngineOf(*this).parameters();
 }
 const ChunkHomes& GeminiPlugin::homes() const { return EngineOf(*this).homes(); }
-const ChunkRecord& GeminiPlugin::chunk_record() const { return EngineOf(*this).record(); }
+const chunk::ChunkRecord& GeminiPlugin::chunk_record() const { return chunks().record(); }
 const ContextPtr& GeminiPlugin::host() const { return homes().host(); }
-int64_t GeminiPlugin::peak_other_bytes() const { return chunk_record().peak_other_bytes(); }
+int64_t GeminiPlugin::peak_other_bytes() const {
+  int64_t peak = 0;
+  for (const chunk::ChunkEvent& event : chunk_record().last_step()) {
+    peak = std::max(peak, event.other_bytes);
+  }
+  return peak;
+}
 const TrainingOptions& GeminiPlugin::training_options() const { return engine().training(); }
 const GeminiOptions& GeminiPlugin::options() const { return EngineOf(*this).options(); }
 

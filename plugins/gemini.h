@@ -70,10 +70,10 @@
 namespace apogee {
 
 namespace chunk {
+class ChunkRecord;
 class ShardedParameters;
 }  // namespace chunk
 class ChunkHomes;
-class ChunkRecord;
 struct CutParameters;
 
 struct GeminiOptions {
@@ -99,8 +99,8 @@ class GeminiPlugin : public DataParallelPlugin {
   // (gemini/chunk_homes.h: device, host, disk).
   const chunk::ShardedParameters& chunks() const;
   const ChunkHomes& homes() const;
-  // When each chunk was whole on this rank's device in the last step (gemini/chunk_record.h).
-  const ChunkRecord& chunk_record() const;
+  // When each chunk was whole on this rank's device in the last step (chunk/sharded_parameters.h).
+  const chunk::ChunkRecord& chunk_record() const;
   // After boost: the context of the host's memory, if something is offloaded; else null.
   const ContextPtr& host() const;
   // The peak of this rank's memory on the device that is no parameter, gradient or optimizer state.

@@ -23,19 +23,6 @@ namespace {
 
 using internal::Concat;
 
-class ShareOfMeanNode : public autograd::Node {
- public:
-  explicit ShareOfMeanNode(double factor) : factor_(factor) {}
-  const char* name() const override { return "share_of_mean"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads,
-                               const autograd::BackwardContext&) override {
-    return {ops::Scale(grads[0], factor_)};
-  }
-
- private:
-  double factor_;
-};
-
 Tensor ShareOfMean(const Tensor& mean, double own, double total, double ranks) {
   // A quotient of integers: exactly 1 if every rank has equally many targets.
   const double factor = total > 0 ? own * ranks / total : 0;
@@ -43,9 +30,8 @@ Tensor ShareOfMean(const Tensor& mean, double own, double total, double ranks) {
   // A mean over no targets is NaN. That is right only if no rank has targets.
   Tensor share = own > 0 || total == 0 ? ops::Scale(mean.Detach(), total > 0 ? factor : 1)
                                        : Tensor::Zeros(mean.shape(), mean.dtype(), mean.context());
-  if (autograd::NeedsGrad({mean})) {
-    autograd::Attach(share, std::make_shared<ShareOfMeanNode>(factor), {mean});
-  }
+  autograd::AttachMap(share, "share_of_mean", mean,
+                      [factor](const Tensor& dy) { return ops::Scale(dy, factor); });
   return share;
 }
 

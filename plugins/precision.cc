@@ -5,21 +5,18 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/optim/core/local_gradients.h"
-
 namespace apogee {
 
 void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer) {
-  APOGEE_CHECK(optimizer.SupportsShards(), plugin, ": optimizer ", optimizer.name(),
+  APOGEE_CHECK(optimizer.traits().shards, plugin, ": optimizer ", optimizer.name(),
                " does not say that its update is exact on shards of a parameter "
-               "(Optimizer::SupportsShards); use the ddp plugin, or declare its statistics of "
-               "whole tensors and override SupportsShards");
+               "(OptimizerTraits::shards); use the ddp plugin, or declare its statistics of "
+               "whole tensors and set the trait");
 }
 
 void CheckTakesMeans(const std::string& plugin, const optim::Optimizer& optimizer) {
   APOGEE_CHECK(
-      dynamic_cast<const optim::LocalGradientOptimizer*>(&optimizer) == nullptr, plugin,
-      ": optimizer ", optimizer.name(),
+      optimizer.traits().local_gradients == nullptr, plugin, ": optimizer ", optimizer.name(),
       " averages momenta of whole parameters in 1-bit messages and needs each rank's whole "
       "gradients, so states and gradients cannot be sharded. Use the ddp plugin, or "
       "hybrid_parallel with stage 0");

@@ -2,7 +2,6 @@
 
 #include "apogee/plugins/single_rank.h"
 
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/precision.h"
 
 namespace apogee {
@@ -28,9 +27,7 @@ optim::Optimizer& SingleRankPlugin::Configure(nn::Module& model, optim::Optimize
 
 void SingleRankPlugin::Backward(const Tensor& loss, optim::Optimizer& optimizer) {
   optimizer.listeners()->Tell(&StepListener::BeforeBackward);
-  if (auto* fused = dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer)) {
-    return fused->fused_backward(loss);
-  }
+  if (optimizer.traits().fused_backward) return optimizer.fused_backward(loss);
   autograd::Backward(loss);
 }
 

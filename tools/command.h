@@ -17,6 +17,7 @@ void AddDoctorCommand(CLI::App& app, int& exit_code);
 void AddHangReportCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddMatrixCommand(CLI::App& app, int& exit_code);
+void AddOptionsCommand(CLI::App& app, int& exit_code);
 void AddReshardCommand(CLI::App& app, int& exit_code);
 void AddRunCommand(CLI::App& app, int& exit_code);
 void AddTimelineCommand(CLI::App& app, int& exit_code);

@@ -89,8 +89,8 @@ class OneBitReplay {
       groups.push_back({std::move(members), std::move(options)});
     }
     optimizer_ = ValueOrThrow(optim::MakeOptimizer("onebit_adam_deepspeed", std::move(groups)));
-    local_ = dynamic_cast<optim::LocalGradientOptimizer*>(optimizer_.get());
-    local_->SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = world.size()});
+    local_ = optimizer_->traits().local_gradients;
+    optimizer_->SetRanks({.group = world.group(), .rank = world.rank(), .num_ranks = world.size()});
   }
 
   void Run() {
@@ -206,7 +206,7 @@ class OneBitReplay {
   Json tolerance_;
   std::vector<ParameterPtr> params_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  optim::LocalGradientOptimizer* local_ = nullptr;
+  optim::LocalGradients* local_ = nullptr;
   std::map<std::string, double> largest_;
 };
 

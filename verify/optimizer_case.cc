@@ -10,7 +10,6 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/optim/adam/scaled_adam.h"
 #include "apogee/optim/registry.h"
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/verify/cases.h"
 #include "apogee/verify/galore_signs.h"
@@ -111,8 +110,8 @@ class OptimizerReplay {
       step_ = step;
       SetLearningRates(step);
       optimizer_->zero_grad();
-      if (auto* fused = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer_.get())) {
-        RunFused(*fused, step);
+      if (optimizer_->traits().fused_backward) {
+        RunFused(step);
       } else {
         for (const ParameterPtr& parameter : params_) FeedGradient(*parameter, step);
       }
@@ -149,7 +148,7 @@ class OptimizerReplay {
     }
     for (optim::TextParamGroup& group : groups) SetVariant(golden_, group.options);
     optimizer_ = ValueOrThrow(optim::MakeOptimizer(family.optimizer, std::move(groups)));
-    if (auto* galore = dynamic_cast<optim::GaLoreProjector*>(optimizer_.get())) {
+    if (optim::GaLoreProjector* galore = optimizer_->traits().projector) {
       galore->set_basis_hook([this](const optim::ParamView& view, const optim::NewBasis& basis) {
         AlignSigns(golden_, view.name(), step_, basis, comparison_);
       });
@@ -166,7 +165,7 @@ class OptimizerReplay {
 
   // Runs backward on a loss whose gradients are the recorded ones, under the recorded loss scale.
   // The gradients of steps that overflowed are not recorded; infinite gradients stand in for them.
-  void RunFused(optim::FusedBackwardOptimizer& fused, int64_t step) {
+  void RunFused(int64_t step) {
     optim::StepOptions options = optimizer_->step_options();
     const Json max_norm = hyper_.value("clip_grad_norm", Json());
     options.max_norm = max_norm.is_null() ? 0 : max_norm.get<double>();
@@ -183,7 +182,7 @@ class OptimizerReplay {
       const Tensor term = autograd::Sum(autograd::Mul(parameter->value(), grad));
       loss = loss.defined() ? autograd::Add(loss, term) : term;
     }
-    if (loss.defined()) fused.fused_backward(loss);
+    if (loss.defined()) optimizer_->fused_backward(loss);
   }
 
   // Compares the norms and clip factors recorded with the weights.
@@ -196,15 +195,16 @@ class OptimizerReplay {
                            Concat(name, ", step ", step));
       }
     };
-    if (auto* scaled = dynamic_cast<optim::ScaledAdam*>(optimizer_.get())) {
+    if (optimizer_->name() == optim::ScaledAdamRule::kName) {
+      const auto& scaled = static_cast<const optim::ScaledAdam&>(*optimizer_);
       const std::string entry = Concat("aux/clip_factor/", step);
       const std::vector<double> factors =
           golden_.contains(entry) ? golden_.Values(entry) : std::vector<double>();
       for (size_t g = 0; g < factors.size(); ++g) {
         const int group = static_cast<int>(g);
-        comparison_.Number(scaled->Clipping(group).factor, factors[g], {1e-7, 1e-5},
+        comparison_.Number(scaled.Clipping(group).factor, factors[g], {1e-7, 1e-5},
                            Concat("clip factor of group ", g, ", step ", step));
-        for (const auto& [name, values] : scaled->group_state(group)) {
+        for (const auto& [name, values] : scaled.group_state(group)) {
           const std::string state = Concat("state/_group", g, "/", name, "/", step);
           if (golden_.contains(state)) {
             comparison_.Elements(values, golden_.Values(state), {1e-7, 1e-5}, state);

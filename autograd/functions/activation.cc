@@ -90,18 +90,6 @@ Tensor Masked(const Tensor& x, const DropoutMask& mask) {
   return y;
 }
 
-class DropoutNode : public Node {
- public:
-  explicit DropoutNode(const DropoutMask& mask) : mask_(mask) {}
-  const char* name() const override { return "dropout"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {Masked(grads[0], mask_)};
-  }
-
- private:
-  DropoutMask mask_;
-};
-
 }  // namespace
 
 Tensor Activate(Activation kind, const Tensor& x) {
@@ -153,7 +141,7 @@ Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWind
                    .row_stride = total,
                    .tokens = tokens};
   Tensor y = Masked(x, mask);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<DropoutNode>(mask), {x});
+  AttachMap(y, "dropout", x, [mask](const Tensor& dy) { return Masked(dy, mask); });
   return y;
 }
 

@@ -71,47 +71,11 @@ class DivNode : public Node {
   SavedTensor b_, y_;
 };
 
-class ScaleNode : public Node {
- public:
-  explicit ScaleNode(double factor) : factor_(factor) {}
-  const char* name() const override { return "scale"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {ops::Scale(grads[0], factor_)};
-  }
-
- private:
-  double factor_;
-};
-
-class SumNode : public Node {
- public:
-  SumNode(const Tensor& x, double scale) : shape_(x.shape()), dtype_(x.dtype()), scale_(scale) {}
-  const char* name() const override { return "sum"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {ops::Spread(grads[0], scale_, shape_, dtype_)};
-  }
-
- private:
-  Shape shape_;
-  DType dtype_;
-  double scale_;
-};
-
-class CastNode : public Node {
- public:
-  explicit CastNode(DType dtype) : dtype_(dtype) {}
-  const char* name() const override { return "cast"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {grads[0].To(dtype_)};
-  }
-
- private:
-  DType dtype_;
-};
-
 Tensor ScaledSum(const Tensor& x, double scale) {
   Tensor y = ops::SumLeading(x, 0, x.dtype(), scale);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<SumNode>(x, scale), {x});
+  AttachMap(y, "sum", x, [scale, shape = x.shape(), dtype = x.dtype()](const Tensor& dy) {
+    return ops::Spread(dy, scale, shape, dtype);
+  });
   return y;
 }
 
@@ -143,7 +107,7 @@ Tensor Div(const Tensor& a, const Tensor& b) {
 
 Tensor Scale(const Tensor& x, double factor) {
   Tensor y = ops::Scale(x, factor);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<ScaleNode>(factor), {x});
+  AttachMap(y, "scale", x, [factor](const Tensor& dy) { return ops::Scale(dy, factor); });
   return y;
 }
 
@@ -155,7 +119,7 @@ Tensor Cast(const Tensor& x, DType dtype) {
   APOGEE_CHECK(IsFloat(dtype), "cast: needs a floating dtype, got ", DTypeName(dtype));
   if (dtype == x.dtype()) return x;
   Tensor y = x.Detach().To(dtype);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<CastNode>(x.dtype()), {x});
+  AttachMap(y, "cast", x, [dtype = x.dtype()](const Tensor& dy) { return dy.To(dtype); });
   return y;
 }
 

@@ -104,20 +104,6 @@ class UnpackQkvNode : public Node {
   int64_t num_heads_;
 };
 
-class RotaryNode : public Node {
- public:
-  explicit RotaryNode(RotaryOptions options) : options_(options) {
-    options_.inverse = !options_.inverse;
-  }
-  const char* name() const override { return "rotary"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {ops::Rotary(grads[0], options_)};
-  }
-
- private:
-  RotaryOptions options_;
-};
-
 }  // namespace
 
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -156,7 +142,9 @@ Tensor PackedAttention(const Tensor& qkv, int64_t num_heads, const AttentionOpti
 
 Tensor Rotary(const Tensor& x, const RotaryOptions& options) {
   Tensor y = ops::Rotary(x, options);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<RotaryNode>(options), {x});
+  RotaryOptions back = options;
+  back.inverse = !options.inverse;
+  AttachMap(y, "rotary", x, [back](const Tensor& dy) { return ops::Rotary(dy, back); });
   return y;
 }
 

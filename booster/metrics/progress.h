@@ -57,7 +57,6 @@ class ProgressConsole {
   // Redraws at most ten times a second, and cuts the text to the terminal's width.
   void Live(const std::string& text);
   void Line(const std::string& text);
-  bool is_terminal() const { return is_terminal_; }
 
  private:
   std::FILE* stream_;

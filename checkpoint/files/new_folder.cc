@@ -41,7 +41,7 @@ absl::Status CheckRoom(FileSystem& files, const std::string& path, int64_t bytes
 }  // namespace
 
 absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& path, int64_t bytes,
-                                          const comm::GroupPtr& group, const ContextPtr& context) {
+                                          const comm::GroupPtr& group) {
   std::string target = path, folder;
   while (target.size() > 1 && target.back() == '/') target.pop_back();
   absl::Status made;
@@ -51,8 +51,8 @@ absl::StatusOr<NewFolder> NewFolder::Make(FileSystem& files, const std::string& 
     if (made.ok()) made = CheckRoom(files, target, bytes);
     if (made.ok()) made = files.MakeDir(folder);
   }
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(made, group, context));
-  return NewFolder(files, target, GatherTexts(folder, group, context)[0]);
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(made, group));
+  return NewFolder(files, target, GatherTexts(folder, group)[0]);
 }
 
 absl::Status NewFolder::Publish() {

@@ -3,7 +3,7 @@
 // NewFolder: a folder that several ranks fill. It either exists, whole, or not at all.
 //
 //   APOGEE_ASSIGN_OR_RETURN(
-//       NewFolder folder, NewFolder::Make(files, "run/step-100", bytes, group, context));
+//       NewFolder folder, NewFolder::Make(files, "run/step-100", bytes, group));
 //   ... ranks write and sync files in folder.temporary(), and agree that all succeeded ...
 //   if (rank == 0) status = folder.Publish();      // syncs and renames; on an error: Discard()
 //
@@ -28,7 +28,7 @@ class NewFolder {
   // of `path` must exist. ResourceExhausted if less than `bytes` are free there. `files` must
   // outlive it.
   static absl::StatusOr<NewFolder> Make(FileSystem& files, const std::string& path, int64_t bytes,
-                                        const comm::GroupPtr& group, const ContextPtr& context);
+                                        const comm::GroupPtr& group);
 
   const std::string& temporary() const { return temporary_; }
   // One rank calls one of them, when all have stopped writing. If something cannot be removed, its

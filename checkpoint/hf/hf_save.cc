@@ -36,8 +36,8 @@ std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
 class WeightsWriter {
  public:
   WeightsWriter(FileSystem& files, const std::vector<TensorPart>& parts, const SavePlan& plan,
-                comm::GroupPtr group, const ContextPtr& context)
-      : files_(files), plan_(plan), group_(std::move(group)), context_(HostOf(context)) {
+                comm::GroupPtr group)
+      : files_(files), plan_(plan), group_(std::move(group)) {
     for (const TensorPart& part : parts) parts_[part.name] = &part;
     for (size_t rank = 0; rank < plan.written_by.size(); ++rank) {
       for (const auto& written : plan.written_by[rank]) holder_[written] = static_cast<int>(rank);
@@ -60,12 +60,12 @@ class WeightsWriter {
       status = made.status();
       if (made.ok()) writer = *std::move(made);
     }
-    APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_, context_));
+    APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_));
     if (writer) {
       const std::vector<size_t>& indices = writer->order();
       order.assign(reinterpret_cast<const char*>(indices.data()), indices.size() * sizeof(size_t));
     }
-    order = GatherTexts(order, group_, context_)[0];
+    order = GatherTexts(order, group_)[0];
     std::vector<size_t> indices(names.size());
     std::memcpy(indices.data(), order.data(), order.size());
     for (const size_t index : indices) {
@@ -74,10 +74,10 @@ class WeightsWriter {
         status = writer->Append(
             {static_cast<const std::byte*>(whole.raw()), static_cast<size_t>(whole.bytes())});
       }
-      APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_, context_));
+      APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_));
     }
     if (writer) status = writer->Finish().status();
-    return AgreeOnStatus(status, group_, context_);
+    return AgreeOnStatus(status, group_);
   }
 
   bool IsWriter() const { return group_ == nullptr || group_->rank() == 0; }
@@ -124,7 +124,7 @@ class WeightsWriter {
   FileSystem& files_;
   const SavePlan& plan_;
   comm::GroupPtr group_;
-  ContextPtr context_;
+  const ContextPtr context_ = CpuContext({.num_threads = 1});
   std::map<std::string, const TensorPart*> parts_;
   std::map<std::pair<std::string, size_t>, int> holder_;  // by a tensor's name and slice
 };
@@ -187,10 +187,9 @@ class PlannedWeights : public PlannedSave {
   int64_t total_bytes() const override { return total_bytes_; }
   void Snapshot() override { CopyParts(parts_, plan_.mine); }
   absl::Status Write(const CheckpointTarget& target, const comm::GroupPtr& group) override {
-    const ContextPtr context = CpuContext({.num_threads = 1});
-    APOGEE_ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Make(*target.files, target.path,
-                                                              total_bytes_, group, context));
-    WeightsWriter writer(*target.files, parts_, plan_, group, context);
+    APOGEE_ASSIGN_OR_RETURN(NewFolder folder,
+                            NewFolder::Make(*target.files, target.path, total_bytes_, group));
+    WeightsWriter writer(*target.files, parts_, plan_, group);
     absl::Status status;
     for (size_t i = 0; i < shards_.size() && status.ok(); ++i) {
       status =
@@ -199,7 +198,7 @@ class PlannedWeights : public PlannedSave {
     if (status.ok()) {
       absl::Status published;
       if (writer.IsWriter()) published = Publish(*target.files, folder, plan_, shards_, options_);
-      status = AgreeOnStatus(published, group, context);
+      status = AgreeOnStatus(published, group);
     }
     if (!status.ok() && writer.IsWriter()) folder.Discard();
     return WithSpace(status, target, total_bytes_);
@@ -219,11 +218,10 @@ absl::StatusOr<std::unique_ptr<PlannedSave>> PlanModelWeights(std::vector<Tensor
                                                               const SaveWeightsOptions& options,
                                                               const comm::GroupPtr& group) {
   CheckParts("save weights", parts);
-  const ContextPtr context = CpuContext({.num_threads = 1});
   std::vector<TensorPart> unique = WithoutAliases(std::move(parts));
-  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(unique, group, context));
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group, context));
-  const std::string leader = GatherTexts(std::to_string(ShardBytes(options)), group, context)[0];
+  APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(unique, group));
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group));
+  const std::string leader = GatherTexts(std::to_string(ShardBytes(options)), group)[0];
   std::map<std::string, int64_t> bytes_by_name;
   for (const auto& [name, tensor] : plan.tensors) bytes_by_name[name] = tensor.bytes();
   HfShards shards = SpreadOverFiles(bytes_by_name, std::stoll(leader));

@@ -60,22 +60,20 @@ absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
                                             const LoadWeightsOptions& options,
                                             const comm::GroupPtr& group) {
   CheckParts("load weights", targets);
-  const ContextPtr context = CpuContext({.num_threads = 1});
   const absl::StatusOr<HfWeights> weights = HfWeights::Open(source.files, source.path);
   absl::StatusOr<HfFit> fit = weights.ok() ? CompareNames(*weights, targets, options, source.path)
                                            : absl::StatusOr<HfFit>(weights.status());
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(fit.status(), group, context));
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(fit.status(), group));
   // Only one rank reads the two whole tensors.
   const bool leads = group == nullptr || group->rank() == 0;
   const bool has_tied = !fit->names.tied_head.empty();
   absl::StatusOr<std::string> difference = std::string();
   if (leads && has_tied) difference = CompareTied(*weights, fit->names);
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(difference.status(), group, context));
-  const std::string found = GatherTexts(*difference, group, context)[0];
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(difference.status(), group));
+  const std::string found = GatherTexts(*difference, group)[0];
   if (has_tied) NoteTied(found, *fit);
-  APOGEE_RETURN_IF_ERROR(
-      AgreeOnStatus(CheckFit(*fit, source.path, options.strict), group, context));
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(ReadAll(*weights, fit->names, targets), group, context));
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckFit(*fit, source.path, options.strict), group));
+  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(ReadAll(*weights, fit->names, targets), group));
   return std::move(fit->report);
 }
 

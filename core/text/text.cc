@@ -53,6 +53,12 @@ std::string UnknownName(const std::string& what, const std::string& name,
   return text;
 }
 
+std::string JoinTexts(const std::vector<std::string>& texts, const char* separator) {
+  std::string all;
+  for (size_t i = 0; i < texts.size(); ++i) all += (i > 0 ? separator : "") + texts[i];
+  return all;
+}
+
 std::string FormatBytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

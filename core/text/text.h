@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "apogee/core/error.h"
+
 namespace apogee {
 
 // The candidate with the smallest edit distance to `name`. "" if none is near, that is, if more
@@ -21,10 +23,19 @@ std::string NearestName(const std::string& name, const std::vector<std::string>&
 std::string UnknownName(const std::string& what, const std::string& name,
                         const std::vector<std::string>& candidates);
 
+// For example "lr is -1, must be at least 0; eps is 0, must be above 0".
+std::string JoinTexts(const std::vector<std::string>& texts, const char* separator = "; ");
+
 // For example "1.5 GiB", "12.0 MiB", "512 B".
 std::string FormatBytes(int64_t bytes);
 // For example "1,335".
 std::string FormatThousands(int64_t value);
+
+// Adds a line to the problems that one Error lists. `parts`: as of APOGEE_CHECK.
+template <typename... Parts>
+void AddProblem(std::string& problems, const Parts&... parts) {
+  problems += "\n  " + internal::Concat(parts...);
+}
 
 // The text as a JSON string with its quotes. If it is not valid UTF-8, each byte above 127 becomes
 // a question mark.

@@ -2,7 +2,6 @@
 
 #include "apogee/nn/parallel/all_to_all_attention.h"
 
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -43,21 +42,6 @@ Tensor ToHeads(const Tensor& x_in, comm::Group& group) {
       .View({batch, tokens, n * heads, x.size(3)});
 }
 
-class ExchangeNode : public autograd::Node {
- public:
-  ExchangeNode(comm::GroupPtr group, bool to_tokens)
-      : group_(std::move(group)), to_tokens_(to_tokens) {}
-  const char* name() const override { return to_tokens_ ? "heads_to_tokens" : "tokens_to_heads"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads,
-                               const autograd::BackwardContext&) override {
-    return {to_tokens_ ? ToHeads(grads[0], *group_) : ToTokens(grads[0], *group_)};
-  }
-
- private:
-  comm::GroupPtr group_;
-  bool to_tokens_;
-};
-
 }  // namespace
 
 Tensor HeadsToTokens(const Tensor& x, const comm::GroupPtr& group) {
@@ -65,17 +49,15 @@ Tensor HeadsToTokens(const Tensor& x, const comm::GroupPtr& group) {
                "all_to_all attention: ", group->size(), " ranks do not divide the ", x.size(2),
                " heads of ", x.shape());
   Tensor y = ToTokens(x, *group);
-  if (autograd::NeedsGrad({x})) {
-    autograd::Attach(y, std::make_shared<ExchangeNode>(group, true), {x});
-  }
+  autograd::AttachMap(y, "heads_to_tokens", x,
+                      [group](const Tensor& dy) { return ToHeads(dy, *group); });
   return y;
 }
 
 Tensor TokensToHeads(const Tensor& x, const comm::GroupPtr& group) {
   Tensor y = ToHeads(x, *group);
-  if (autograd::NeedsGrad({x})) {
-    autograd::Attach(y, std::make_shared<ExchangeNode>(group, false), {x});
-  }
+  autograd::AttachMap(y, "tokens_to_heads", x,
+                      [group](const Tensor& dy) { return ToTokens(dy, *group); });
   return y;
 }
 

@@ -11,8 +11,7 @@
 namespace apogee::nn::parallel {
 namespace {
 
-using autograd::Attach;
-using autograd::BackwardContext;
+using autograd::AttachMap;
 using autograd::NeedsGrad;
 using autograd::Node;
 
@@ -45,63 +44,14 @@ Tensor OwnSlice(const Tensor& x, const comm::Group& group) {
   return x.Detach().Slice(-1, group.rank() * columns, columns).Contiguous();
 }
 
-// Attaches a node whose result is, or is not, only this rank's columns.
-void AttachCut(Tensor& y, const std::shared_ptr<Node>& node, const Tensor& x, bool cut) {
-  Attach(y, node, {x});
-  node->set_cut(cut);
-}
-
-class CopyToGroupNode : public Node {
- public:
-  CopyToGroupNode(comm::GroupPtr group, DType dtype) : group_(std::move(group)), dtype_(dtype) {}
-  const char* name() const override { return "copy_to_group"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {Rounded(AllReduced(std::move(grads[0]), *group_), dtype_)};
-  }
-
- private:
-  comm::GroupPtr group_;
-  DType dtype_;
-};
-
-class ReduceFromGroupNode : public Node {
- public:
-  const char* name() const override { return "reduce_from_group"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return grads;
-  }
-};
-
-class GatherLastDimNode : public Node {
- public:
-  explicit GatherLastDimNode(comm::GroupPtr group) : group_(std::move(group)) {}
-  const char* name() const override { return "gather_last_dim"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {OwnSlice(grads[0], *group_)};
-  }
-
- private:
-  comm::GroupPtr group_;
-};
-
-class SplitLastDimNode : public Node {
- public:
-  explicit SplitLastDimNode(comm::GroupPtr group) : group_(std::move(group)) {}
-  const char* name() const override { return "split_last_dim"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {Gathered(grads[0], *group_)};
-  }
-
- private:
-  comm::GroupPtr group_;
-};
-
 }  // namespace
 
 Tensor CopyToGroup(const Tensor& x, const comm::GroupPtr& group) {
   if (group == nullptr || !NeedsGrad({x})) return x;
   Tensor y = x.Detach();
-  Attach(y, std::make_shared<CopyToGroupNode>(group, x.dtype()), {x});
+  AttachMap(y, "copy_to_group", x, [group, dtype = x.dtype()](Tensor dy) {
+    return Rounded(AllReduced(std::move(dy), *group), dtype);
+  });
   return y;
 }
 
@@ -135,7 +85,8 @@ Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group, std::optional<DTyp
   if (group == nullptr) return x;
   std::shared_ptr<Node> node;
   if (NeedsGrad({x})) {
-    node = std::make_shared<ReduceFromGroupNode>();
+    const auto pass_on = [](Tensor dy) { return dy; };
+    node = std::make_shared<autograd::MapNode<decltype(pass_on)>>("reduce_from_group", pass_on);
     // Set the edges now: Attach would need x later, and holding it would prevent the sum in place.
     node->set_edges({autograd::EdgeOf(x)});
     node->set_cut(false);
@@ -149,7 +100,9 @@ Tensor GatherLastDim(const Tensor& x, const comm::GroupPtr& group) {
   if (group == nullptr) return x;
   APOGEE_CHECK(x.rank() >= 1, "gather_last_dim: a scalar has no last dim");
   Tensor y = Gathered(x, *group);
-  if (NeedsGrad({x})) AttachCut(y, std::make_shared<GatherLastDimNode>(group), x, false);
+  Node* node = AttachMap(y, "gather_last_dim", x,
+                         [group](const Tensor& dy) { return OwnSlice(dy, *group); });
+  if (node != nullptr) node->set_cut(false);
   return y;
 }
 
@@ -158,7 +111,9 @@ Tensor SplitLastDim(const Tensor& x, const comm::GroupPtr& group) {
   APOGEE_CHECK(x.rank() >= 1 && x.size(-1) % group->size() == 0, "split_last_dim: ", group->size(),
                " ranks do not divide the last dim of ", x.shape());
   Tensor y = OwnSlice(x, *group);
-  if (NeedsGrad({x})) AttachCut(y, std::make_shared<SplitLastDimNode>(group), x, true);
+  Node* node =
+      AttachMap(y, "split_last_dim", x, [group](const Tensor& dy) { return Gathered(dy, *group); });
+  if (node != nullptr) node->set_cut(true);
   return y;
 }
 

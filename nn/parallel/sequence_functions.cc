@@ -2,7 +2,6 @@
 
 #include "apogee/nn/parallel/sequence_functions.h"
 
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,10 +11,7 @@
 namespace apogee::nn::parallel {
 namespace {
 
-using autograd::Attach;
-using autograd::BackwardContext;
-using autograd::NeedsGrad;
-using autograd::Node;
+using autograd::AttachMap;
 
 SequencePart PartOf(const comm::Group& group) {
   return {.rank = group.rank(), .size = group.size()};
@@ -41,59 +37,6 @@ Tensor ReducedTokens(const Tensor& x, comm::Group& group, DType dtype) {
   group.ReduceScatter(sum, input);
   return sum.dtype() == dtype ? sum : sum.To(dtype);
 }
-
-class SplitTokensNode : public Node {
- public:
-  SplitTokensNode(const SequencePart& part, comm::GroupPtr group, double factor)
-      : part_(part), group_(std::move(group)), factor_(factor) {}
-  const char* name() const override { return "split_tokens"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {Scaled(WholeTokens(grads[0], part_, *group_), 1 / factor_)};
-  }
-
- private:
-  SequencePart part_;
-  comm::GroupPtr group_;
-  double factor_;
-};
-
-class GatherTokensNode : public Node {
- public:
-  GatherTokensNode(const SequencePart& part, double factor) : part_(part), factor_(factor) {}
-  const char* name() const override { return "gather_tokens"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {Scaled(TokensOf(grads[0], part_), factor_)};
-  }
-
- private:
-  SequencePart part_;
-  double factor_;
-};
-
-class GatherSequenceNode : public Node {
- public:
-  GatherSequenceNode(comm::GroupPtr group, DType dtype) : group_(std::move(group)), dtype_(dtype) {}
-  const char* name() const override { return "gather_sequence"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {ReducedTokens(grads[0], *group_, dtype_)};
-  }
-
- private:
-  comm::GroupPtr group_;
-  DType dtype_;
-};
-
-class ReduceScatterSequenceNode : public Node {
- public:
-  explicit ReduceScatterSequenceNode(comm::GroupPtr group) : group_(std::move(group)) {}
-  const char* name() const override { return "reduce_scatter_sequence"; }
-  std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext&) override {
-    return {WholeTokens(grads[0], PartOf(*group_), *group_)};
-  }
-
- private:
-  comm::GroupPtr group_;
-};
 
 }  // namespace
 
@@ -136,20 +79,25 @@ Tensor WholeTokens(const Tensor& x_in, const SequencePart& part, comm::Group& gr
 Tensor SplitTokens(const Tensor& x, const SequencePart& part, const comm::GroupPtr& group,
                    double factor) {
   Tensor y = TokensOf(x, part);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<SplitTokensNode>(part, group, factor), {x});
+  AttachMap(y, "split_tokens", x, [part, group, factor](const Tensor& dy) {
+    return Scaled(WholeTokens(dy, part, *group), 1 / factor);
+  });
   return y;
 }
 
 Tensor GatherTokens(const Tensor& x, const SequencePart& part, const comm::GroupPtr& group,
                     double factor) {
   Tensor y = WholeTokens(x, part, *group);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<GatherTokensNode>(part, factor), {x});
+  AttachMap(y, "gather_tokens", x,
+            [part, factor](const Tensor& dy) { return Scaled(TokensOf(dy, part), factor); });
   return y;
 }
 
 Tensor GatherSequence(const Tensor& x, const comm::GroupPtr& group) {
   Tensor y = WholeTokens(x, PartOf(*group), *group);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<GatherSequenceNode>(group, x.dtype()), {x});
+  AttachMap(y, "gather_sequence", x, [group, dtype = x.dtype()](const Tensor& dy) {
+    return ReducedTokens(dy, *group, dtype);
+  });
   return y;
 }
 
@@ -158,11 +106,10 @@ Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType
                "sequence parallel: ", group->size(), " ranks do not divide the tokens of ",
                x.shape());
   Tensor y = ReducedTokens(x, *group, dtype);
-  if (NeedsGrad({x})) {
-    const auto node = std::make_shared<ReduceScatterSequenceNode>(group);
-    Attach(y, node, {x});
-    node->set_cut(false);  // the sum of the ranks' columns
-  }
+  autograd::Node* node = AttachMap(y, "reduce_scatter_sequence", x, [group](const Tensor& dy) {
+    return WholeTokens(dy, PartOf(*group), *group);
+  });
+  if (node != nullptr) node->set_cut(false);  // the sum of the ranks' columns
   return y;
 }
 

@@ -76,8 +76,6 @@ class SequenceParallel {
   const SequencePart& part() const { return cut_.part; }
   // This rank's tokens of x [B, T, ..], the input of the model's first part.
   Tensor SplitInput(const Tensor& x) const { return cut_.Split(x); }
-  // This rank's tokens of a tensor that needs no gradient, targets for example.
-  Tensor SplitTargets(const Tensor& targets) const { return TokensOf(targets, cut_.part); }
   // Whole sequences from the output of the model's last part; an output that is whole already is
   // returned. One all-gather.
   Tensor GatherOutput(const Tensor& y, int64_t whole_tokens) const {

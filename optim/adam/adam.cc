@@ -3,116 +3,86 @@
 #include "apogee/optim/adam/adam.h"
 
 #include <cmath>
-#include <type_traits>
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kAdamStates[] = {{"exp_avg", StateKind::kElementwise},
-                                     {"exp_avg_sq", StateKind::kElementwise},
-                                     {"max_exp_avg_sq", StateKind::kElementwise}};
-
 template <typename Options>
-std::vector<std::string> CommonProblems(const Options& o) {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", o.lr);
-  problems.Decay("betas[0]", o.betas[0]);
-  problems.Decay("betas[1]", o.betas[1]);
-  problems.AtLeastZero("eps", o.eps);
-  problems.AtLeastZero("weight_decay", o.weight_decay);
-  return problems.list();
-}
-
-template <typename Options>
-std::vector<OptionField<Options>> CommonFields() {
-  return {{"lr", &Options::lr},
-          {"betas", &Options::betas},
-          {"eps", &Options::eps},
-          {"weight_decay", &Options::weight_decay},
-          {"amsgrad", &Options::amsgrad},
-          {"maximize", &Options::maximize},
-          {"correct_bias", &Options::correct_bias}};
+std::vector<OptionField<Options>> CommonFields(const char* decay) {
+  using O = Options;
+  return {{"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate"},
+          {"betas", &O::betas, OptionCheck::kDecay, "decay rates of the moments"},
+          {"eps", &O::eps, OptionCheck::kAtLeastZero, "added to the root of the second moment"},
+          {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, decay},
+          {"amsgrad", &O::amsgrad, {}, "divides by the largest second moment so far"},
+          {"maximize", &O::maximize, {}, "goes up the gradient"},
+          {"correct_bias", &O::correct_bias, {}, "corrects the moments' start at zero"}};
 }
 
 // The kernel's settings from either options type.
-struct Rule {
-  DecayKind decay_kind = DecayKind::kNone;
+struct Decay {
+  DecayKind kind = DecayKind::kNone;
   double decay = 0;
   bool hf_style = false;
 };
-Rule RuleOf(const AdamOptions& o) {
+Decay DecayOf(const AdamOptions& o) {
   if (o.weight_decay == 0) return {};
   return {DecayKind::kL2, o.weight_decay, false};
 }
-Rule RuleOf(const AdamWOptions& o) {
+Decay DecayOf(const AdamWOptions& o) {
   if (o.weight_decay == 0) return {DecayKind::kNone, 0, o.hf_style};
   return {o.hf_style ? DecayKind::kAfter : DecayKind::kBefore, o.lr * o.weight_decay, o.hf_style};
 }
 
-// The bias corrections of one parameter, which depend on its own step count.
 template <typename Options>
-void SetStepSize(const Options& o, bool hf_style, int64_t step, AdamChunk& chunk) {
+AdamSettings SettingsOf(const Options& o, int64_t step) {
+  const Decay d = DecayOf(o);
   const auto t = static_cast<double>(step);
   const double correction1 = o.correct_bias ? 1 - std::pow(o.betas[0], t) : 1;
   const double root2 = o.correct_bias ? std::sqrt(1 - std::pow(o.betas[1], t)) : 1;
-  chunk.step_size = o.lr / correction1 * (hf_style ? root2 : 1);
-  chunk.root_scale = hf_style ? 1 : 1 / root2;
+  return {.decay_kind = d.kind,
+          .decay = d.decay,
+          .beta1 = o.betas[0],
+          .beta2 = o.betas[1],
+          .eps = o.eps,
+          .step_size = o.lr / correction1 * (d.hf_style ? root2 : 1),
+          .root_scale = d.hf_style ? 1 : 1 / root2};
 }
 
 }  // namespace
 
-std::vector<std::string> AdamOptions::Problems() const { return CommonProblems(*this); }
-std::vector<OptionField<AdamOptions>> AdamOptions::Fields() { return CommonFields<AdamOptions>(); }
-
-std::vector<std::string> AdamWOptions::Problems() const {
-  std::vector<std::string> problems = CommonProblems(*this);
-  if (hf_style && amsgrad) problems.emplace_back("hf_style has no amsgrad");
-  return problems;
+std::vector<OptionField<AdamOptions>> AdamOptions::Fields() {
+  return CommonFields<AdamOptions>("L2: added to the gradient");
 }
 std::vector<OptionField<AdamWOptions>> AdamWOptions::Fields() {
-  std::vector<OptionField<AdamWOptions>> fields = CommonFields<AdamWOptions>();
-  fields.push_back({"hf_style", &AdamWOptions::hf_style});
+  std::vector<OptionField<AdamWOptions>> fields =
+      CommonFields<AdamWOptions>("decoupled: shrinks the weights by lr * weight_decay");
+  fields.push_back({"hf_style", &AdamWOptions::hf_style, {}, "as in Hugging Face transformers"});
   return fields;
+}
+void AdamWOptions::Check(OptionProblems& problems) const {
+  if (hf_style && amsgrad) problems.Add("hf_style has no amsgrad");
 }
 AdamWOptions AdamWOptions::HuggingFace() {
   return {.eps = 1e-6, .weight_decay = 0, .hf_style = true};
 }
 
-template <typename Options>
-std::span<const StateSpec> AdamFamily<Options>::StatesUnder(const ParamView&,
-                                                            const Options& options) const {
-  return std::span<const StateSpec>(kAdamStates).first(options.amsgrad ? 3 : 2);
+template <typename O>
+void AdamRule<O>::Update(const RuleStep& step) {
+  const O& o = this->options(step.group);
+  const auto settings = [&](const ActiveParam& p) { return SettingsOf(o, p.view->step()); };
+  const GradFactor factor = step.decision.grad_scale(o.maximize ? -1 : 1);
+  if (o.amsgrad) {
+    RunElements(&OptimKernels::adam_amsgrad, step.params, factor, settings,
+                {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"});
+  } else {
+    RunElements(&OptimKernels::adam, step.params, factor, settings, {"exp_avg", "exp_avg_sq"});
+  }
 }
 
-template <typename Options>
-void AdamFamily<Options>::Update(int group, std::span<const ActiveParam> params,
-                                 const StepDecision& decision, std::span<const StatBuffer>) {
-  const Options& o = this->options(group);
-  const Rule rule = RuleOf(o);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-    chunk.exp_avg = param.view->state("exp_avg").raw();
-    chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();
-    if (o.amsgrad) chunk.max_exp_avg_sq = param.view->state("max_exp_avg_sq").raw();
-    SetStepSize(o, rule.hf_style, param.view->step(), chunk);
-    return chunk;
-  };
-  ForEachComputeDType<AdamChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const AdamChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        const double sign = o.maximize ? -1 : 1;
-        OptimKernelsFor(context).adam(
-            context, {dtype, rule.decay_kind, decision.grad_scale(sign), rule.decay, o.betas[0],
-                      o.betas[1], o.eps, o.amsgrad, chunks});
-      });
-}
-
-template class TypedOptimizer<AdamOptions>;
-template class TypedOptimizer<AdamWOptions>;
-template class AdamFamily<AdamOptions>;
-template class AdamFamily<AdamWOptions>;
+template class OptimizerOf<AdamRule<AdamOptions>>;
+template class OptimizerOf<AdamRule<AdamWOptions>>;
 
 }  // namespace apogee::optim

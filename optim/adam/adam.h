@@ -26,7 +26,7 @@
 
 #include <array>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -40,10 +40,8 @@ struct AdamOptions {
   bool correct_bias = true;
 
   static constexpr const char* kName = "adam";
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamOptions>> Fields();
 };
-extern template class TypedOptimizer<AdamOptions>;
 
 struct AdamWOptions {
   double lr = 1e-3;
@@ -58,34 +56,30 @@ struct AdamWOptions {
   static constexpr const char* kName = "adamw";
   // The defaults of Hugging Face's AdamW: eps 1e-6, no decay, hf_style.
   static AdamWOptions HuggingFace();
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamWOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<AdamWOptions>;
 
-// Options is AdamOptions or AdamWOptions.
-template <typename Options>
-class AdamFamily : public TypedOptimizer<Options> {
- public:
-  AdamFamily(std::vector<autograd::ParameterPtr> params, const Options& options)
-      : AdamFamily({{std::move(params), options}}) {}
-  explicit AdamFamily(std::vector<ParamGroup<Options>> groups)
-      : TypedOptimizer<Options>(Options::kName, std::move(groups)) {}
+// O is AdamOptions or AdamWOptions.
+template <typename O>
+struct AdamRule : RuleOf<O> {
+  static constexpr const char* kName = O::kName;
+  explicit AdamRule(std::vector<O> groups) : RuleOf<O>(kName, std::move(groups)) {}
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
+  OptimizerTraits traits() override { return {.shards = true, .decides_on_device = true}; }
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const Options& options) const override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const typename RuleOf<O>::Subject& of, std::vector<StateSpec>& specs) const override {
+    specs = {{"exp_avg"}, {"exp_avg_sq"}};
+    if (of.options.amsgrad) specs.push_back({"max_exp_avg_sq"});
+  }
 };
 
-using Adam = AdamFamily<AdamOptions>;
-using AdamW = AdamFamily<AdamWOptions>;
-extern template class AdamFamily<AdamOptions>;
-extern template class AdamFamily<AdamWOptions>;
+using Adam = OptimizerOf<AdamRule<AdamOptions>>;
+using AdamW = OptimizerOf<AdamRule<AdamWOptions>>;
+extern template class OptimizerOf<AdamRule<AdamOptions>>;
+extern template class OptimizerOf<AdamRule<AdamWOptions>>;
 
 }  // namespace apogee::optim
 

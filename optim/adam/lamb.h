@@ -32,7 +32,7 @@
 
 #include <array>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -56,41 +56,35 @@ struct LambOptions {
   static LambOptions Apex();
   static LambOptions Colossal();
   static LambOptions DeepSpeed();
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<LambOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<LambOptions>;
 
-class Lamb : public TypedOptimizer<LambOptions> {
+class LambRule : public RuleOf<LambOptions> {
  public:
-  Lamb(std::vector<autograd::ParameterPtr> params, const LambOptions& options)
-      : Lamb({{std::move(params), options}}) {}
-  explicit Lamb(std::vector<ParamGroup<LambOptions>> groups)
-      : TypedOptimizer("lamb", std::move(groups)) {}
+  static constexpr const char* kName = "lamb";
+  explicit LambRule(std::vector<LambOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return !clips(); }
+  // If a group has pre_clip_norm: first the squared gradient norms. Always: |w|^2 and |u|^2.
+  OptimizerTraits traits() override {
+    return {.shards = true, .decides_on_device = !clips(), .num_stat_phases = clips() ? 2 : 1};
+  }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const LambOptions& options) const override;
-  // If a group has pre_clip_norm: first the squared gradient norms. Always: |w|^2 and |u|^2.
-  int num_stat_phases() const override { return clips() ? 2 : 1; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject&, std::vector<StateSpec>& specs) const override {
+    specs = {{"exp_avg"}, {"exp_avg_sq"}};
+  }
 
  private:
   bool clips() const;
   // The factor for the group's gradients. Reads totals[0] if the group has pre_clip_norm.
-  GradFactor GradScale(int group, const StepDecision& decision,
-                       std::span<const StatBuffer> totals) const;
-  enum class Pass { kSums, kUpdate };
-  void RunPass(Pass pass, int group, std::span<const ActiveParam> params, size_t first,
-               const GradFactor& grad_scale, const StatBuffer& sums);
+  GradFactor GradScale(int group, const RuleStep& step) const;
 };
+using Lamb = OptimizerOf<LambRule>;
+extern template class OptimizerOf<LambRule>;
 
 }  // namespace apogee::optim
 

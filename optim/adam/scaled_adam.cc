@@ -14,31 +14,30 @@
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kScaledAdamStates[] = {
-    {"delta", StateKind::kElementwise},     {"exp_avg_sq", StateKind::kElementwise},
-    {"param_rms", StateKind::kScalar},      {"scale_exp_avg_sq", StateKind::kScalar},
-    {"scale_grad_sum", StateKind::kScalar}, {"scale_grad_sumsq", StateKind::kScalar}};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool IsScalar(const ParamView& view) { return view.layout().logical_shape().numel() == 1; }
 
 }  // namespace
 
-ScaledAdam::ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups)
-    : TypedOptimizer("scaled_adam", std::move(groups)),
+ScaledAdamRule::ScaledAdamRule(std::vector<ScaledAdamOptions> groups)
+    : RuleOf(kName, std::move(groups)),
       last_(static_cast<size_t>(num_groups())),
       undecided_(last_.size()),
-      kept_(last_.size()),
-      own_(AddListener(*this)) {}
+      kept_(last_.size()) {}
 
-std::span<const StateSpec> ScaledAdam::StatesUnder(const ParamView& view,
-                                                   const ScaledAdamOptions&) const {
-  return std::span<const StateSpec>(kScaledAdamStates).first(IsScalar(view) ? 2 : 6);
+void ScaledAdamRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  specs = {{"delta"}, {"exp_avg_sq"}};
+  if (IsScalar(of.view)) return;
+  for (const char* name : {"param_rms", "scale_exp_avg_sq", "scale_grad_sum", "scale_grad_sumsq"}) {
+    specs.push_back({name, StateKind::kScalar});
+  }
 }
 
-absl::Status ScaledAdam::CheckGroupState(const GroupState& state, const OptionMap& saved) const {
+absl::Status ScaledAdamRule::CheckGroupState(const GroupState& state,
+                                             const OptionMap& saved) const {
   ScaledAdamOptions options;
-  APOGEE_RETURN_IF_ERROR(SetOptions(saved, name(), options));
+  APOGEE_RETURN_IF_ERROR(SetOptions(saved, kName, options));
   for (const auto& [key, values] : state) {
     const size_t expected = key == "model_norms"
                                 ? static_cast<size_t>(options.clipping_update_period)
@@ -57,13 +56,12 @@ absl::Status ScaledAdam::CheckGroupState(const GroupState& state, const OptionMa
   return absl::OkStatus();
 }
 
-void ScaledAdam::DeclareStats(int, std::span<const ActiveParam> params, StatBuffer& buffer) {
+void ScaledAdamRule::DeclareStats(int, std::span<const ActiveParam> params, StatBuffer& buffer) {
   for (const ActiveParam& param : params) buffer.AddSums(*param.view, 3);
 }
 
-void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
-                              const StepDecision& decision, std::span<const StatBuffer>,
-                              StatBuffer& buffer) {
+std::string ScaledAdamRule::ComputeStats(int, const RuleStep& step, StatBuffer& buffer) {
+  const std::span<const ActiveParam> params = step.params;
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     std::vector<DotChunk> chunks;
     for (size_t i = 0; i < params.size(); ++i) {
@@ -81,33 +79,43 @@ void ScaledAdam::ComputeStats(int, std::span<const ActiveParam> params,
     }
     if (chunks.empty()) continue;
     const DeviceContext& context = *params[0].grad.context();
-    OptimKernelsFor(context).dots(context, {dtype, buffer.dtype(), decision.grad_scale(), chunks});
+    OptimKernelsFor(context).dots(context,
+                                  {dtype, buffer.dtype(), step.decision.grad_scale(), chunks});
   }
+  return "";
 }
 
-Tensor ScaledAdam::ClippingState(int group, const ContextPtr& context) {
+Tensor ScaledAdamRule::ClippingState(int group, const ContextPtr& context) {
   Kept& kept = kept_[static_cast<size_t>(group)];
   if (!kept.state.defined() || kept.state.context() != context) {
-    kept.state = PackClipping(group_state(group), options(group).clipping_update_period, context);
+    Fetch(group);
+    kept.state = PackClipping(store().mutable_group_state(group),
+                              options(group).clipping_update_period, context);
   }
   kept.ahead = true;
   return kept.state;
 }
 
-void ScaledAdam::FetchGroupState(int group, GroupState& state) const {
+void ScaledAdamRule::Fetch(int group) {
   Kept& kept = kept_[static_cast<size_t>(group)];
   if (!std::exchange(kept.ahead, false)) return;
-  state = UnpackClipping(kept.state);
+  store().mutable_group_state(group) = UnpackClipping(kept.state);
 }
 
-void ScaledAdam::OnDecided(bool skipped) {
+void ScaledAdamRule::On(RuleEvent event) {
+  if (event == RuleEvent::kLoaded) kept_.assign(kept_.size(), {});
   for (size_t group = 0; group < last_.size(); ++group) {
-    if (!skipped && undecided_[group].has_value()) last_[group] = std::move(*undecided_[group]);
-    undecided_[group].reset();
+    if (event == RuleEvent::kReadGroupState) {
+      Fetch(static_cast<int>(group));
+    } else if (event == RuleEvent::kKept || event == RuleEvent::kRevoked) {
+      const bool kept = event == RuleEvent::kKept && undecided_[group].has_value();
+      if (kept) last_[group] = std::move(*undecided_[group]);
+      undecided_[group].reset();
+    }
   }
 }
 
-ScaledAdamSizeChunk ScaledAdam::SizeChunk(const ActiveParam& param, const void* sums) const {
+ScaledAdamSizeChunk ScaledAdamRule::SizeChunk(const ActiveParam& param, const void* sums) const {
   const ParamView& view = *param.view;
   const ScaledAdamOptions& o = options(param.group);
   const double one_minus_beta1 = 1 - o.betas[0];
@@ -133,11 +141,13 @@ ScaledAdamSizeChunk ScaledAdam::SizeChunk(const ActiveParam& param, const void* 
   return chunk;
 }
 
-void ScaledAdam::Update(int group, std::span<const ActiveParam> params,
-                        const StepDecision& decision, std::span<const StatBuffer> totals) {
+void ScaledAdamRule::Update(const RuleStep& step) {
+  const std::span<const ActiveParam> params = step.params;
+  const std::span<const StatBuffer> totals = step.totals;
+  const StepDecision& decision = step.decision;
+  const int group = step.group;
   const ScaledAdamOptions& o = options(group);
   const ContextPtr& context = params[0].grad.context();
-  const OptimKernels& kernels = OptimKernelsFor(*context);
   const auto count = static_cast<int64_t>(params.size());
   const size_t first = EntryOf(totals[0], params[0]);
   const bool clips = o.clipping_scale > 0;
@@ -173,17 +183,24 @@ void ScaledAdam::Update(int group, std::span<const ActiveParam> params,
     chunk.step = step_of(param);
     return chunk;
   };
-  const auto run_sizes = [&](const KernelSlot<ScaledAdamSizeArgs>& kernel) {
-    ForEachComputeDType<ScaledAdamSizeChunk>(
-        params, make_size, [&](DType dtype, std::span<const ScaledAdamSizeChunk> chunks) {
-          kernel(*context,
-                 {dtype, totals[0].dtype(), gate, o.size_update_period, o.lr * o.scalar_lr_scale,
-                  1 - o.betas[0], o.eps, o.param_min_rms, o.param_max_rms, o.icefall_2023, chunks});
-        });
+  const auto run_sizes = [&](KernelSlot<ScaledAdamSizeArgs> OptimKernels::*kernel) {
+    RunKernel(params, kernel,
+              ScaledAdamSizeArgs{{},
+                                 totals[0].dtype(),
+                                 gate,
+                                 o.size_update_period,
+                                 o.lr * o.scalar_lr_scale,
+                                 1 - o.betas[0],
+                                 o.eps,
+                                 o.param_min_rms,
+                                 o.param_max_rms,
+                                 o.icefall_2023,
+                                 {}},
+              make_size);
   };
-  if (clips) run_sizes(kernels.scaled_adam_shares);
-  kernels.median_clip(*context, clipping);
-  run_sizes(kernels.scaled_adam_sizes);
+  if (clips) run_sizes(&OptimKernels::scaled_adam_shares);
+  OptimKernelsFor(*context).median_clip(*context, clipping);
+  run_sizes(&OptimKernels::scaled_adam_sizes);
 
   const auto make_chunk = [&](const ActiveParam& param) {
     const ParamView& view = *param.view;
@@ -197,11 +214,15 @@ void ScaledAdam::Update(int group, std::span<const ActiveParam> params,
     chunk.limit = IsScalar(view) ? o.scalar_max : kInfinity;
     return chunk;
   };
-  ForEachComputeDType<ScaledAdamChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const ScaledAdamChunk> chunks) {
-        kernels.scaled_adam(*context, {dtype, GradFactor::Of(gate, context->is_host()), o.betas[0],
-                                       o.betas[1], o.eps, o.icefall_2023, chunks});
-      });
+  RunKernel(params, &OptimKernels::scaled_adam,
+            ScaledAdamArgs{{},
+                           GradFactor::Of(gate, context->is_host()),
+                           o.betas[0],
+                           o.betas[1],
+                           o.eps,
+                           o.icefall_2023,
+                           {}},
+            make_chunk);
   if (decision.gate != nullptr) {
     undecided_[static_cast<size_t>(group)] = std::move(last);
   } else {
@@ -209,10 +230,9 @@ void ScaledAdam::Update(int group, std::span<const ActiveParam> params,
   }
 }
 
-ClippingReport ScaledAdam::Clipping(int group, int num_dominant) const {
-  Settle();
+ClippingReport ScaledAdamRule::Clipping(int group, int num_dominant) const {
   const LastStep& last = last_[static_cast<size_t>(group)];
-  const GroupState& state = group_state(group);
+  const GroupState& state = store().group_state(group);
   ClippingReport report;
   if (last.gate.defined()) {
     StepGate gate;
@@ -253,6 +273,6 @@ ClippingReport ScaledAdam::Clipping(int group, int num_dominant) const {
   return report;
 }
 
-template class TypedOptimizer<ScaledAdamOptions>;
+template class OptimizerOf<ScaledAdamRule>;
 
 }  // namespace apogee::optim

@@ -52,7 +52,7 @@
 #include <array>
 #include <optional>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -74,10 +74,9 @@ struct ScaledAdamOptions {
 
   static ScaledAdamOptions Icefall();
   static ScaledAdamOptions Icefall2023();
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<ScaledAdamOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<ScaledAdamOptions>;
 
 // The part of a parameter in its group's clipping norm.
 struct GradientShare {
@@ -100,37 +99,32 @@ struct ClippingReport {
   std::vector<GradientShare> dominant;
 };
 
-class ScaledAdam : public TypedOptimizer<ScaledAdamOptions>, private StepListener {
+class ScaledAdamRule : public RuleOf<ScaledAdamOptions> {
  public:
-  explicit ScaledAdam(std::vector<autograd::ParameterPtr> params,
-                      const ScaledAdamOptions& options = {})
-      : ScaledAdam({{std::move(params), options}}) {}
-  explicit ScaledAdam(std::vector<ParamGroup<ScaledAdamOptions>> groups);
+  static constexpr const char* kName = "scaled_adam";
+  explicit ScaledAdamRule(std::vector<ScaledAdamOptions> groups);
 
-  // The report of the last step, with at most `num_dominant` parameters. Without clipping_scale the
-  // factor is 1 and everything else zero or empty. On a GPU, waits until the last step has run.
-  ClippingReport Clipping(int group, int num_dominant = 1) const;
+  // See ScaledAdam.
+  ClippingReport Clipping(int group, int num_dominant) const;
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
+  OptimizerTraits traits() override {
+    return {.shards = true,
+            .decides_on_device = true,
+            .num_stat_phases = 1,
+            .of_param = [this](const ParamView&, int group) {
+              return ParamTraits{.absent_is_zero = options(group).none_as_zero};
+            }};
+  }
+  absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
+  void On(RuleEvent event) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const ScaledAdamOptions& options) const override;
-  bool AbsentIsZero(int group) const override { return options(group).none_as_zero; }
-  absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
-  void FetchGroupState(int group, GroupState& state) const override;
-  void OnDecided(bool skipped) override;
-  int num_stat_phases() const override { return 1; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
 
  private:
-  void Loaded() override { kept_.assign(kept_.size(), {}); }
-
   // The results of a group's last step that Clipping() reads; the kernels write them.
   struct LastStep {
     std::vector<const ParamView*> views;
@@ -143,14 +137,28 @@ class ScaledAdam : public TypedOptimizer<ScaledAdamOptions>, private StepListene
     bool ahead = false;  // newer than the GroupState
   };
   Tensor ClippingState(int group, const ContextPtr& context);
+  // Brings the GroupState up to date. Waits for a GPU.
+  void Fetch(int group);
   // `sums`: the totals of `param` from the statistics phase.
   ScaledAdamSizeChunk SizeChunk(const ActiveParam& param, const void* sums) const;
 
   std::vector<LastStep> last_;
   std::vector<std::optional<LastStep>> undecided_;  // of a step that the GPU may yet have skipped
-  mutable std::vector<Kept> kept_;
-  Subscription own_;
+  std::vector<Kept> kept_;
 };
+
+class ScaledAdam : public OptimizerOf<ScaledAdamRule> {
+ public:
+  using OptimizerOf::OptimizerOf;
+
+  // The report of the last step, with at most `num_dominant` parameters. Without clipping_scale the
+  // factor is 1 and everything else zero or empty. On a GPU, waits until the last step has run.
+  ClippingReport Clipping(int group, int num_dominant = 1) const {
+    last_step();
+    return rule().Clipping(group, num_dominant);
+  }
+};
+extern template class OptimizerOf<ScaledAdamRule>;
 
 }  // namespace apogee::optim
 

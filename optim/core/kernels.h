@@ -18,11 +18,13 @@
 #include <span>
 
 #include "apogee/layout/layout.h"
+#include "apogee/optim/adam/adam_element.h"
 #include "apogee/optim/adam/scaled_adam_kernels.h"
 #include "apogee/optim/adam/trust_kernels.h"
 #include "apogee/optim/core/update_chunk.h"
 #include "apogee/optim/factored/factored_kernels.h"
 #include "apogee/optim/lowbit/low_bit_kernels.h"
+#include "apogee/optim/momentum/momentum_elements.h"
 #include "apogee/optim/onebit/onebit_kernels.h"
 #include "apogee/tensor/kernel_table.h"
 
@@ -64,34 +66,6 @@ struct ScaleArgs {
   std::span<const ScaleChunk> chunks;
 };
 
-// SGD:
-//   g = grad_scale * grad + l2 * w
-//   buf = momentum * buf + buf_scale * g
-//   w -= lr * (nesterov ? g + momentum * buf : buf)
-// Without momentum (buf null): w -= lr * g.
-struct SgdChunk : UpdateChunk {
-  void* momentum_buffer;
-  double buf_scale;  // 1 - dampening; 1 at the parameter's first step
-};
-struct SgdArgs {
-  DType dtype;
-  GradFactor grad_scale;
-  double lr, l2, momentum;
-  bool nesterov;
-  std::span<const SgdChunk> chunks;
-};
-
-// LOMO:
-//   g = clip_coef * clamp(inv_scale * grad, -clip_value, clip_value)
-//   w = w - decay * w - lr * g
-// If `gate` is not null, clip_coef is the gate's clip_factor.
-struct LomoArgs {
-  DType dtype;
-  double inv_scale, clip_value, clip_coef, lr, decay;
-  const StepGate* gate;
-  std::span<const UpdateChunk> chunks;
-};
-
 // AdaLomo. The second moments of a parameter are per row and column of its logical matrices
 // (layout/layout.h), or per element if exp_avg_sq is not null. g is LOMO's, and
 //   u = g * row_factors[i] * col_factors[j], or g / sqrt(second moment) per element
@@ -113,50 +87,23 @@ struct AdaLomoArgs {
   std::span<AdaLomoChunk> chunks;
 };
 
-// Adam and AdamW:
-//   g = grad_scale * grad, with kL2 plus decay * w
-//   kBefore: w -= decay * w
-//   m = beta1 m + (1 - beta1) g
-//   v = beta2 v + (1 - beta2) g^2;  amsgrad: vmax = max(vmax, v), used below in place of v
-//   w -= step_size * m / (root_scale * sqrt(v) + eps)
-//   kAfter: w -= decay * w
-struct AdamChunk : UpdateChunk {
-  void* exp_avg;
-  void* exp_avg_sq;
-  void* max_exp_avg_sq;          // null without amsgrad
-  double step_size, root_scale;  // the bias corrections of the parameter's own step
-};
-struct AdamArgs {
-  DType dtype;
-  DecayKind decay_kind;
-  GradFactor grad_scale;
-  double decay, beta1, beta2, eps;
-  bool amsgrad;
-  std::span<const AdamChunk> chunks;
-};
+// X(slot name, argument type), one line per kernel. First those that are a loop over the elements
+// (element_update.h): nothing else needs to be written for them.
+#define APOGEE_FOR_EACH_ELEMENT_KERNEL(X) \
+  X(sgd, SgdArgs)                         \
+  X(sgd_momentum, SgdMomentumArgs)        \
+  X(lion, LionArgs)                       \
+  X(lomo, LomoArgs)                       \
+  X(adam, AdamArgs)                       \
+  X(adam_amsgrad, AmsgradArgs)            \
+  X(frozen_adam, FrozenAdamArgs)          \
+  X(local_step, LocalStepArgs)
 
-// Lion, with g = grad_scale * grad and sign(0) = 0:
-//   w -= decay * w
-//   w -= lr * sign(beta1 m + (1 - beta1) g)
-//   m = beta2 m + (1 - beta2) g
-struct LionChunk : UpdateChunk {
-  void* exp_avg;
-};
-struct LionArgs {
-  DType dtype;
-  GradFactor grad_scale;
-  double lr, decay, beta1, beta2;
-  std::span<const LionChunk> chunks;
-};
-
-// X(slot name, argument type), one line per kernel.
 #define APOGEE_FOR_EACH_OPTIM_KERNEL(X)           \
+  APOGEE_FOR_EACH_ELEMENT_KERNEL(X)               \
   X(grad_norm, NormArgs)                          \
   X(square_sums, SquareSumArgs)                   \
   X(grad_scale, ScaleArgs)                        \
-  X(sgd, SgdArgs)                                 \
-  X(adam, AdamArgs)                               \
-  X(lion, LionArgs)                               \
   X(factor_moments, FactorArgs)                   \
   X(adafactor_square_sums, AdafactorSumArgs)      \
   X(adafactor_update_sum, AdafactorUpdateSumArgs) \
@@ -167,7 +114,6 @@ struct LionArgs {
   X(lamb, LambArgs)                               \
   X(lars_sums, LarsArgs)                          \
   X(lars, LarsArgs)                               \
-  X(lomo, LomoArgs)                               \
   X(adalomo_sums, AdaLomoArgs)                    \
   X(adalomo_update_norm, AdaLomoArgs)             \
   X(adalomo, AdaLomoArgs)                         \
@@ -183,8 +129,6 @@ struct LionArgs {
   X(scaled_adam_sizes, ScaledAdamSizeArgs)        \
   X(scaled_adam, ScaledAdamArgs)                  \
   X(blend, BlendArgs)                             \
-  X(frozen_adam, FrozenAdamArgs)                  \
-  X(local_step, LocalStepArgs)                    \
   X(onebit_lamb_sums, OneBitLambArgs)             \
   X(onebit_lamb, OneBitLambArgs)
 

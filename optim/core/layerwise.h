@@ -12,7 +12,8 @@
 
 #include <span>
 
-#include "apogee/optim/optimizer.h"
+#include "apogee/optim/core/stats.h"
+#include "apogee/optim/step/step.h"
 
 namespace apogee::optim {
 

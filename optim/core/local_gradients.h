@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LocalGradientOptimizer: optimizers that in some steps need the unreduced gradients of each rank,
+// LocalGradients: the trait of rules that in some steps need the unreduced gradients of each rank,
 // because they reduce something smaller over the ranks themselves (1-bit Adam, 0/1 Adam, 1-bit
 // LAMB). A plugin that replicates parameters asks before each backward whether to leave out its own
 // reduction.
 //
-//   auto* local = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
-//   local->SetRanks({.group = dp, .rank = 0, .num_ranks = 4});         // once, at boost
+//   LocalGradients* local = optimizer.traits().local_gradients;        // null for most optimizers
+//   optimizer.SetRanks({.group = dp, .rank = 0, .num_ranks = 4});      // once, at boost
 //   const bool reduce = !local->TakesLocalGrad(group);                 // before each backward
 //
 // A local gradient is this rank's mean over its micro-batches; as in every other step, the caller
@@ -31,15 +31,14 @@ struct GradientRanks {
   int rank = 0, num_ranks = 1;
 };
 
-class LocalGradientOptimizer {
+class LocalGradients {
  public:
-  virtual ~LocalGradientOptimizer() = default;
+  virtual ~LocalGradients() = default;
 
   // The reason why this optimizer cannot run over several ranks with this clipping norm (0: none).
   // Empty: it can.
   virtual std::string ProblemOverRanks(double max_norm) const = 0;
-  // Call after views were bound. Throws Error if loaded error states belong to another number of
-  // ranks.
+  // See Optimizer::SetRanks, which calls it.
   virtual void SetRanks(const GradientRanks& ranks) = 0;
   // Whether the gradients of the parameter group must stay local in the next step.
   virtual bool TakesLocalGrad(int group) const = 0;

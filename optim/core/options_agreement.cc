@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/core/options_agreement.h"
-
+// StepRunner::ThrowOptionsDiffer.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -9,7 +8,7 @@
 #include <vector>
 
 #include "apogee/comm/gather_texts.h"
-#include "apogee/optim/optimizer.h"
+#include "apogee/optim/step/step_runner.h"
 
 namespace apogee::optim {
 namespace {
@@ -17,14 +16,13 @@ namespace {
 using internal::Concat;
 
 // Two lines per option: its place and name, then its value.
-std::string Describe(const Optimizer& optimizer) {
+std::string Describe(const OptionTable& options, const StepOptions& step) {
   std::string text;
-  for (int group = 0; group < optimizer.num_groups(); ++group) {
-    for (const auto& [name, value] : optimizer.group_options(group)) {
+  for (int group = 0; group < options.num_groups(); ++group) {
+    for (const auto& [name, value] : options.Text(group)) {
       text += Concat("the options of group ", group, ": ", name, "\n", value, "\n");
     }
   }
-  const StepOptions& step = optimizer.step_options();
   const std::pair<const char*, std::string> more[] = {
       {"max_norm", FormatOption(step.max_norm)},
       {"norm_kind", FormatOption(static_cast<int64_t>(step.norm_kind))},
@@ -64,14 +62,15 @@ std::string WhoHasWhat(const std::vector<std::string>& values, const std::vector
 
 }  // namespace
 
-void ThrowOptionsDiffer(const Optimizer& optimizer, comm::Group* group) {
+void StepRunner::ThrowOptionsDiffer(comm::Group* group) const {
   const std::string what =
-      Concat("step: ranks disagree on the options of optimizer ", optimizer.name());
+      Concat("step: ranks disagree on the options of optimizer ", store_.optimizer());
   constexpr const char* kRemedy = "; set options, learning rates and schedules alike on every rank";
   if (group == nullptr) Throw(what, kRemedy);
-  const ContextPtr context = optimizer.views()[0].state_context();
+  const ContextPtr context = store_.views()[0].state_context();
   std::vector<std::vector<std::string>> all;
-  for (const std::string& text : comm::GatherTexts(Describe(optimizer), *group, context)) {
+  for (const std::string& text :
+       comm::GatherTexts(Describe(rule_.options_table(), options_), *group, context)) {
     all.push_back(Lines(text));
   }
   for (size_t line = 0; line + 1 < all[0].size(); line += 2) {
@@ -84,7 +83,7 @@ void ThrowOptionsDiffer(const Optimizer& optimizer, comm::Group* group) {
     if (same) continue;
     const size_t colon = all[0][line].rfind(": ");
     Throw("step: ranks disagree on ", all[0][line].substr(0, colon), " of optimizer ",
-          optimizer.name(), ": ", all[0][line].substr(colon + 2), " is ",
+          store_.optimizer(), ": ", all[0][line].substr(colon + 2), " is ",
           WhoHasWhat(values, group->world_ranks()), kRemedy);
   }
   Throw(what,

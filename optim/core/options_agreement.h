@@ -8,7 +8,7 @@
 //   double slots[kNumDigestSlots];
 //   PutDigest(optimizer.OptionsDigest(), /*maxima=*/false, slots);
 //   ... all-reduce slots with sum (or with max, if maxima) ...
-//   if (!DigestsAgree(/*maxima=*/false, slots)) ThrowOptionsDiffer(optimizer, group);
+//   if (!DigestsAgree(/*maxima=*/false, slots)) optimizer.ThrowOptionsDiffer(group);
 //
 // Only 40 bits of the digest are compared, in two halves. With a the half of each of n ranks:
 //   sums    all a are the same if n sum(a^2) = (sum a)^2; exact in f64 for up to 8192 ranks
@@ -19,13 +19,7 @@
 
 #include <cstdint>
 
-namespace apogee::comm {
-class Group;
-}
-
 namespace apogee::optim {
-
-class Optimizer;
 
 inline constexpr int kNumDigestSlots = 5;
 
@@ -51,10 +45,6 @@ constexpr bool DigestsAgree(bool maxima, const double* slots) {
   }
   return true;
 }
-
-// Throws the same Error on every rank: which option differs, and its value on each rank. Collective
-// over `group`. With a null group, the message only says that options differ.
-[[noreturn]] void ThrowOptionsDiffer(const Optimizer& optimizer, comm::Group* group);
 
 }  // namespace apogee::optim
 

@@ -22,14 +22,15 @@ std::vector<int> BalancedOwners(std::span<const int64_t> loads, int num_ranks) {
 }
 
 void AssignOwners(Optimizer& optimizer, int rank, int num_ranks) {
+  const OptimizerTraits traits = optimizer.traits();
   std::vector<int64_t> loads;
   optimizer.ForEachView([&](const ParamView& view, int group) {
-    loads.push_back(optimizer.OwnedNumel(view, group));
+    loads.push_back(traits.Of(view, group).owned_numel);
   });
   const std::vector<int> owners = BalancedOwners(loads, num_ranks);
   size_t index = 0;
   optimizer.ForEachView([&](ParamView& view, int) { view.set_owner(owners[index++] == rank); });
-  optimizer.DropUndeclaredStates();
+  optimizer.states().DropUndeclared();
 }
 
 }  // namespace apogee::optim

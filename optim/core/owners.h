@@ -6,7 +6,7 @@
 //   AssignOwners(optimizer, group.rank(), group.size());      // every rank, after views were bound
 //   optimizer.views()[0].owned();                             // true on exactly one rank
 //
-// Ranks get about the same number of owned elements (Optimizer::OwnedNumel). Parameters are
+// Ranks get about the same number of owned elements (ParamTraits::owned_numel). Parameters are
 // assigned from the largest to the smallest, each to the rank with the fewest elements so far, so
 // no rank has more than the mean plus the largest parameter. The result depends only on shapes and
 // options, so ranks agree without communication.

@@ -1,29 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// UpdateChunk: the arguments of an update kernel for one parameter. optim/core/kernels.h has the
-// kernels.
+// What the arguments of several update kernels share. optim/core/kernels.h has the kernels.
 //
-//   struct LionChunk : UpdateChunk { void* exp_avg; };
-//   LionChunk chunk = MakeUpdateChunk<LionChunk>(param);              // make_chunks.h
+//   struct LambChunk : UpdateChunk { void* exp_avg; ... };
+//   LambChunk chunk = MakeUpdateChunk<LambChunk>(param);              // make_chunks.h
 #ifndef APOGEE_OPTIM_CORE_UPDATE_CHUNK_H_
 #define APOGEE_OPTIM_CORE_UPDATE_CHUNK_H_
 
 #include <cstdint>
 #include <span>
 
-#include "apogee/core/dtype.h"
-#include "apogee/optim/step/step_gate.h"
+#include "apogee/optim/element_update.h"
 
 namespace apogee::optim {
-
-struct UpdateChunk {
-  void* weight;  // master weights, of the kernel's dtype
-  const void* grad;
-  DType grad_dtype;
-  void* working;  // out: the weights rounded to working_dtype; or null
-  DType working_dtype;
-  int64_t n;
-};
 
 // A learning rate relative to the size of the weights: rate * max(floor, rms(w)). If weight_sum is
 // null: rate.
@@ -37,6 +26,12 @@ struct SizedRate {
 
 // Where weight decay acts: on the gradient, or on the weights before or after the update.
 enum class DecayKind { kNone, kL2, kBefore, kAfter };
+
+// x clamped to [-limit, limit]; NaN stays NaN.
+template <typename C>
+APOGEE_HOST_DEVICE C ClampTo(C x, C limit) {
+  return x > limit ? limit : x < -limit ? -limit : x;
+}
 
 }  // namespace apogee::optim
 

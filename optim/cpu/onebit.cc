@@ -35,45 +35,6 @@ void Blend(const DeviceContext& context, const BlendArgs& args) {
 }
 
 template <typename C>
-void FrozenAdam(const DeviceContext& context, const FrozenAdamArgs& args) {
-  const C beta = static_cast<C>(args.beta), weight = static_cast<C>(args.weight),
-          eps = static_cast<C>(args.eps), decay = static_cast<C>(args.decay);
-  ForEachUpdate<C>(context, args.chunks,
-                   [&](const FrozenAdamChunk& chunk, int64_t begin, int64_t n, C* __restrict w,
-                       const C* __restrict grad) {
-                     C* __restrict m = static_cast<C*>(chunk.exp_avg) + begin;
-                     const C* __restrict v = static_cast<const C*>(chunk.exp_avg_sq) + begin;
-                     const C step = static_cast<C>(chunk.step_size);
-                     for (int64_t i = 0; i < n; ++i) {
-                       const C mean = beta * m[i] + weight * grad[i];
-                       m[i] = mean;
-                       w[i] -= step * (mean / (std::sqrt(v[i]) + eps) + decay * w[i]);
-                     }
-                   });
-}
-
-template <typename C>
-void LocalStep(const DeviceContext& context, const LocalStepArgs& args) {
-  const C lr = static_cast<C>(args.lr), keep = static_cast<C>(args.keep),
-          eps = static_cast<C>(args.eps);
-  ForEachUpdate<C>(
-      context, args.chunks,
-      [&](const LocalStepChunk& chunk, int64_t begin, int64_t n, C* __restrict w, const C*) {
-        const C* __restrict m = static_cast<const C*>(chunk.exp_avg) + begin;
-        const C* __restrict v = static_cast<const C*>(chunk.exp_avg_sq) + begin;
-        C* __restrict anchor = static_cast<C*>(chunk.anchor) + begin;
-        C* __restrict drift = static_cast<C*>(chunk.drift) + begin;
-        for (int64_t i = 0; i < n; ++i) {
-          const C base = keep * anchor[i];
-          const C moved = keep * drift[i] + lr * m[i];
-          anchor[i] = base;
-          drift[i] = moved;
-          w[i] = base - moved / (std::sqrt(v[i]) + eps);
-        }
-      });
-}
-
-template <typename C>
 struct LambCoefficients {
   explicit LambCoefficients(const OneBitLambArgs& args)
       : beta1(static_cast<C>(args.beta1)),
@@ -140,12 +101,6 @@ void Lamb(const DeviceContext& context, const OneBitLambArgs& args) {
 
 void blend(const DeviceContext& context, const BlendArgs& args) {
   args.dtype == DType::kF64 ? Blend<double>(context, args) : Blend<float>(context, args);
-}
-void frozen_adam(const DeviceContext& context, const FrozenAdamArgs& args) {
-  args.dtype == DType::kF64 ? FrozenAdam<double>(context, args) : FrozenAdam<float>(context, args);
-}
-void local_step(const DeviceContext& context, const LocalStepArgs& args) {
-  args.dtype == DType::kF64 ? LocalStep<double>(context, args) : LocalStep<float>(context, args);
 }
 void onebit_lamb_sums(const DeviceContext&, const OneBitLambArgs& args) {
   const bool stats64 = args.stat_dtype == DType::kF64;

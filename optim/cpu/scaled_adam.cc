@@ -15,11 +15,6 @@ struct Coefficients {
   C grad_scale, beta1, beta2, one_minus_beta2, eps, step_size, growth, v_scale, limit;
 };
 
-template <typename C>
-inline C Clamp(C x, C limit) {
-  return x > limit ? limit : x < -limit ? -limit : x;  // NaN stays
-}
-
 // kClamp: 0: does not clamp; 1: clamps before the step; 2: clamps after it.
 template <typename C, int kClamp>
 void Loop(int64_t n, const Coefficients<C> c, C* __restrict weight, const C* __restrict grad,
@@ -33,9 +28,9 @@ void Loop(int64_t n, const Coefficients<C> c, C* __restrict weight, const C* __r
     const C step = c.step_size * (g / (std::sqrt(v * c.v_scale) + c.eps));
     const C d = c.beta1 * delta[i] + step + c.growth * w;
     delta[i] = d;
-    if constexpr (kClamp == 1) w = Clamp(w, c.limit);
+    if constexpr (kClamp == 1) w = ClampTo(w, c.limit);
     w += d;
-    if constexpr (kClamp == 2) w = Clamp(w, c.limit);
+    if constexpr (kClamp == 2) w = ClampTo(w, c.limit);
     weight[i] = w;
   }
 }

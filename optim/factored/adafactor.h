@@ -40,7 +40,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -61,53 +61,31 @@ struct AdafactorOptions {
 
   // The defaults of torch.optim.Adafactor.
   static AdafactorOptions Torch();
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdafactorOptions>> Fields();
-};
-extern template class TypedOptimizer<AdafactorOptions>;
-
-// Base class for optimizers that compute their own learning rate under relative_step.
-template <typename Options>
-class RelativeStepOptimizer : public TypedOptimizer<Options> {
- public:
-  // 0 under relative_step; set_lr then throws Error for any other rate.
-  double lr(int group) const override {
-    return this->options(group).relative_step ? 0 : this->options(group).lr;
-  }
-  void set_lr(int group, double lr) override {
-    if (!this->options(group).relative_step) return TypedOptimizer<Options>::set_lr(group, lr);
-    APOGEE_CHECK(lr == 0, "optimizer ", this->name(), ": a learning rate of ", lr,
-                 " was set, but relative_step computes the rate; set relative_step=false and give "
-                 "lr to use a schedule");
-  }
-
- protected:
-  using TypedOptimizer<Options>::TypedOptimizer;
+  void Check(OptionProblems& problems) const;
 };
 
-class Adafactor : public RelativeStepOptimizer<AdafactorOptions> {
+class AdafactorRule : public RuleOf<AdafactorOptions> {
  public:
-  Adafactor(std::vector<autograd::ParameterPtr> params, const AdafactorOptions& options)
-      : Adafactor({{std::move(params), options}}) {}
-  explicit Adafactor(std::vector<ParamGroup<AdafactorOptions>> groups);
-  ~Adafactor() override;
+  static constexpr const char* kName = "adafactor";
+  explicit AdafactorRule(std::vector<AdafactorOptions> groups);
+  ~AdafactorRule() override;
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
-
- protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const AdafactorOptions& options) const override;
-  int num_stat_phases() const override { return 2; }
+  OptimizerTraits traits() override {
+    return {.shards = true, .decides_on_device = true, .num_stat_phases = 2};
+  }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
+
+ protected:
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
 
  private:
   std::unique_ptr<AdafactorStep> step_;
 };
+using Adafactor = OptimizerOf<AdafactorRule>;
+extern template class OptimizerOf<AdafactorRule>;
 
 }  // namespace apogee::optim
 

@@ -9,12 +9,6 @@
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kFactoredStates[] = {{"exp_avg_sq_row", StateKind::kRow},
-                                         {"exp_avg_sq_col", StateKind::kColumn},
-                                         {"exp_avg", StateKind::kElementwise}};
-constexpr StateSpec kFullStates[] = {{"exp_avg_sq", StateKind::kElementwise},
-                                     {"exp_avg", StateKind::kElementwise}};
-
 double Beta2(const AdafactorOptions& o, int64_t step) {
   return 1 - std::pow(static_cast<double>(step), o.decay_rate);
 }
@@ -36,12 +30,15 @@ Floors FloorsOf(const AdafactorOptions& o, DType dtype) {
 
 }  // namespace
 
-std::span<const StateSpec> AdafactorStep::States(const ParamView& view,
-                                                 const AdafactorOptions& options) {
-  const std::span<const StateSpec> all = IsFactored(view)
-                                             ? std::span<const StateSpec>(kFactoredStates)
-                                             : std::span<const StateSpec>(kFullStates);
-  return options.beta1 != 0 ? all : all.first(all.size() - 1);
+void AdafactorStep::AppendStates(const ParamView& view, const AdafactorOptions& options,
+                                 std::vector<StateSpec>& specs) {
+  if (IsFactored(view)) {
+    specs.push_back({"exp_avg_sq_row", StateKind::kRow});
+    specs.push_back({"exp_avg_sq_col", StateKind::kColumn});
+  } else {
+    specs.push_back({"exp_avg_sq"});
+  }
+  if (options.beta1 != 0) specs.push_back({"exp_avg"});
 }
 
 // Statistics:
@@ -59,22 +56,16 @@ void AdafactorStep::ComputeFactors(int group, std::span<const ActiveParam> param
                                    int64_t ahead, bool store, const StatBuffer& totals,
                                    const StepGate* gate) {
   const AdafactorOptions o = options_(group);
-  std::vector<ActiveParam> factored;
-  std::vector<size_t> entries;
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (!IsFactored(*params[i].view)) continue;
-    factored.push_back(params[i]);
-    entries.push_back(first + i);
-  }
+  const Factored of(params, first);
   const auto make_chunk = [&](const ActiveParam& param) {
-    const size_t entry = entries[static_cast<size_t>(&param - factored.data())];
+    const size_t entry = of.EntryOf(param);
     FactorChunk chunk =
         work_.Moments(param, entry, "exp_avg_sq_row", "exp_avg_sq_col", SumsAt(totals, entry));
     chunk.beta2 = Beta2(o, param.view->step() + ahead);
     return chunk;
   };
   ForEachComputeDType<FactorChunk>(
-      factored, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
+      of.params, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
         const DeviceContext& context = *params[0].grad.context();
         const Floors floors = FloorsOf(o, dtype);
         OptimKernelsFor(context).factor_moments(
@@ -82,12 +73,12 @@ void AdafactorStep::ComputeFactors(int group, std::span<const ActiveParam> param
       });
 }
 
-void AdafactorStep::Compute(int phase, std::span<const ActiveParam> all,
-                            const StepDecision& decision, std::span<const StatBuffer> totals,
-                            StatBuffer& buffer) {
-  ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {
+void AdafactorStep::Compute(int phase, const RuleStep& step, StatBuffer& buffer) {
+  const GradFactor scale = step.decision.grad_scale();
+  ForEachGroup(step.params, [&](int group, size_t first, std::span<const ActiveParam> params) {
     const AdafactorOptions o = options_(group);
-    if (phase == 1) ComputeFactors(group, params, first, /*ahead=*/1, /*store=*/false, totals[0]);
+    if (phase == 1)
+      ComputeFactors(group, params, first, /*ahead=*/1, /*store=*/false, step.totals[0]);
     const auto make_chunk = [&](const ActiveParam& param) {
       const size_t entry = first + static_cast<size_t>(&param - params.data());
       FactoredChunk chunk = work_.Chunk(param, entry);
@@ -95,37 +86,38 @@ void AdafactorStep::Compute(int phase, std::span<const ActiveParam> all,
       chunk.sums = SumsAt(buffer, entry);
       return chunk;
     };
+    if (phase == 0) {
+      return RunKernel(params, &OptimKernels::adafactor_square_sums,
+                       AdafactorSumArgs{{}, buffer.dtype(), scale, o.scale_parameter, {}},
+                       make_chunk);
+    }
     ForEachComputeDType<FactoredChunk>(
         params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
           const DeviceContext& context = *params[0].grad.context();
-          if (phase == 0) {
-            OptimKernelsFor(context).adafactor_square_sums(
-                context, {dtype, buffer.dtype(), decision.grad_scale(), o.scale_parameter, chunks});
-          } else {
-            const Floors floors = FloorsOf(o, dtype);
-            OptimKernelsFor(context).adafactor_update_sum(
-                context,
-                {dtype, buffer.dtype(), decision.grad_scale(), floors.added, floors.limit, chunks});
-          }
+          const Floors floors = FloorsOf(o, dtype);
+          OptimKernelsFor(context).adafactor_update_sum(
+              context, {dtype, buffer.dtype(), scale, floors.added, floors.limit, chunks});
         });
   });
 }
 
-void AdafactorStep::Update(int group, std::span<const ActiveParam> params,
-                           const StepDecision& decision, std::span<const StatBuffer> totals) {
-  const AdafactorOptions o = options_(group);
+void AdafactorStep::Update(const RuleStep& step) {
+  const std::span<const ActiveParam> params = step.params;
+  const std::span<const StatBuffer> totals = step.totals;
+  const StepDecision& decision = step.decision;
+  const AdafactorOptions o = options_(step.group);
   const size_t first = EntryOf(totals[0], params[0]);
-  ComputeFactors(group, params, first, /*ahead=*/0, /*store=*/true, totals[0], decision.gate);
+  ComputeFactors(step.group, params, first, /*ahead=*/0, /*store=*/true, totals[0], decision.gate);
   const auto make_chunk = [&](const ActiveParam& param) {
     const size_t entry = first + static_cast<size_t>(&param - params.data());
     FactoredChunk chunk = work_.Chunk(param, entry);
-    const int64_t step = param.view->step();
-    chunk.beta2 = Beta2(o, step);
+    const int64_t t = param.view->step();
+    chunk.beta2 = Beta2(o, t);
     chunk.update_sum = SumsAt(totals[1], entry);
     if (rate_ != nullptr) {
       chunk.rate = *rate_;
     } else {
-      chunk.rate = {.rate = RelativeRate(o, step),
+      chunk.rate = {.rate = RelativeRate(o, t),
                     .weight_sum = o.scale_parameter
                                       ? SumsAt(totals[0], entry, NumFactors(*param.view))
                                       : nullptr,
@@ -166,11 +158,11 @@ Tensor AdafactorLowRankStep(const AdafactorOptions& options, const SizedRate& al
     StatBuffer buffer(grad.dtype(), context);
     step.Declare(phase, {&param, 1}, buffer);
     buffer.Allocate();
-    step.Compute(phase, {&param, 1}, decision, totals, buffer);
+    step.Compute(phase, {{&param, 1}, decision, totals}, buffer);
     totals.push_back(std::move(buffer));
   }
   low.set_step(view.step());
-  step.Update(0, {&param, 1}, decision, totals);
+  step.Update({{&param, 1}, decision, totals});
   return low.value();
 }
 

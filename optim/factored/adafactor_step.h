@@ -5,8 +5,8 @@
 //
 //   AdafactorStep step_{[this](int group) { return options(group); }};
 //   step_.Declare(phase, params, buffer);                             // in DeclareStats
-//   step_.Compute(phase, params, decision, totals, buffer);           // in ComputeStats
-//   step_.Update(group, params, decision, totals);                    // in Update
+//   step_.Compute(phase, step, buffer);                               // in ComputeStats
+//   step_.Update(step);                                               // in Update
 //
 // Pass the same `params` to all Declare and Compute calls of a step; Update gets those of one
 // group. Their entries must be the first ones of each buffer. State names are Hugging Face's.
@@ -36,15 +36,17 @@ AdafactorOptions AdafactorOf(const Options& o) {
 template <typename Options>
 void AppendAdafactorFields(std::vector<OptionField<Options>>& fields) {
   using O = Options;
-  const OptionField<Options> more[] = {{"lr", &O::lr},
-                                       {"eps", &O::eps},
-                                       {"clip_threshold", &O::clip_threshold},
-                                       {"decay_rate", &O::decay_rate},
-                                       {"beta1", &O::beta1},
-                                       {"weight_decay", &O::weight_decay},
-                                       {"scale_parameter", &O::scale_parameter},
-                                       {"relative_step", &O::relative_step},
-                                       {"warmup_init", &O::warmup_init}};
+  using enum OptionCheck;
+  const OptionField<Options> more[] = {
+      {"lr", &O::lr, {}, "learning rate; only without relative_step"},
+      {"eps", &O::eps, {}, "added to g^2; lower bound of rms(w)"},
+      {"clip_threshold", &O::clip_threshold, kPositive, "bound of rms(u)"},
+      {"decay_rate", &O::decay_rate, kFinite, "beta2 = 1 - t^decay_rate"},
+      {"beta1", &O::beta1, kDecay, "decay rate of the momentum; 0: none"},
+      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled, times the rate"},
+      {"scale_parameter", &O::scale_parameter, {}, "the rate is relative to rms(w)"},
+      {"relative_step", &O::relative_step, {}, "the rate follows from the step count"},
+      {"warmup_init", &O::warmup_init, {}, "and rises from 1e-6"}};
   fields.insert(fields.end(), std::begin(more), std::end(more));
 }
 
@@ -58,13 +60,12 @@ class AdafactorStep {
       : options_(std::move(options)), rate_(rate) {}
 
   // The states of a parameter, as in adafactor.h.
-  static std::span<const StateSpec> States(const ParamView& view, const AdafactorOptions& options);
+  static void AppendStates(const ParamView& view, const AdafactorOptions& options,
+                           std::vector<StateSpec>& specs);
 
   void Declare(int phase, std::span<const ActiveParam> params, StatBuffer& buffer);
-  void Compute(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-               std::span<const StatBuffer> totals, StatBuffer& buffer);
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals);
+  void Compute(int phase, const RuleStep& step, StatBuffer& buffer);
+  void Update(const RuleStep& step);
 
  private:
   // Computes the row and column factors from the totals of phase 0, for update number step() +

@@ -6,17 +6,12 @@
 #include <cmath>
 #include <functional>
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
 #include "apogee/optim/factored/factored.h"
 
 namespace apogee::optim {
 namespace {
-
-constexpr StateSpec kVector[] = {{"exp_avg_sq", StateKind::kElementwise}};
-constexpr StateSpec kMatrix[] = {{"exp_avg_sq_row", StateKind::kRow},
-                                 {"exp_avg_sq_col", StateKind::kColumn}};
 
 struct Counts {
   size_t rows = 0, cols = 0;  // 0 for a vector
@@ -38,40 +33,35 @@ double NumelOf(const ParamView& view) {
 
 }  // namespace
 
-std::vector<std::string> AdaLomoOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  problems.Positive("eps[0]", eps[0]);
-  problems.AtLeastZero("eps[1]", eps[1]);
-  problems.Positive("clip_threshold", clip_threshold);
+std::vector<OptionField<AdaLomoOptions>> AdaLomoOptions::Fields() {
+  using O = AdaLomoOptions;
+  using enum OptionCheck;
+  return {{"lr", &O::lr, kAtLeastZero, "learning rate, relative to rms(w)"},
+          {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled, times the rate"},
+          {"eps", &O::eps, {}, "added to g^2; lower bound of rms(w)"},
+          {"clip_threshold", &O::clip_threshold, kPositive, "bound of rms(u)"},
+          {"decay_rate", &O::decay_rate, {}, "b = 1 - T^decay_rate"},
+          {"clip_grad_value", &O::clip_grad_value, kAboveZero,
+           "gradients are clamped to +- this; inf: not"}};
+}
+
+void AdaLomoOptions::Check(OptionProblems& problems) const {
+  problems.Run(OptionCheck::kPositive, "eps[0]", eps[0]);
+  problems.Run(OptionCheck::kAtLeastZero, "eps[1]", eps[1]);
   if (!(decay_rate <= 0 && decay_rate >= -1)) {
     problems.Add(internal::Concat("decay_rate is ", decay_rate, ", must be in [-1, 0]"));
   }
-  if (!(clip_grad_value > 0)) {
-    problems.Add(internal::Concat("clip_grad_value is ", clip_grad_value,
-                                  ", must be above 0 (inf: no clamping)"));
+}
+
+void AdaLomoRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  if (IsFactored(of.view)) {
+    specs = {{"exp_avg_sq_row", StateKind::kRow}, {"exp_avg_sq_col", StateKind::kColumn}};
+  } else {
+    specs = {{"exp_avg_sq"}};
   }
-  return problems.list();
 }
 
-std::vector<OptionField<AdaLomoOptions>> AdaLomoOptions::Fields() {
-  using O = AdaLomoOptions;
-  return {{"lr", &O::lr},
-          {"weight_decay", &O::weight_decay},
-          {"eps", &O::eps},
-          {"clip_threshold", &O::clip_threshold},
-          {"decay_rate", &O::decay_rate},
-          {"clip_grad_value", &O::clip_grad_value}};
-}
-
-std::span<const StateSpec> AdaLomo::StatesUnder(const ParamView& view,
-                                                const AdaLomoOptions&) const {
-  return IsFactored(view) ? std::span<const StateSpec>(kMatrix)
-                          : std::span<const StateSpec>(kVector);
-}
-
-absl::Status AdaLomo::CheckGroupState(const GroupState& state, const OptionMap&) const {
+absl::Status AdaLomoRule::CheckGroupState(const GroupState& state, const OptionMap&) const {
   for (const auto& [key, values] : state) {
     if (key != "step_num" || values.size() != 1 || !(values[0] >= 0)) {
       return InvalidArgument("the group state of adalomo is one number \"step_num\", got \"", key,
@@ -81,22 +71,24 @@ absl::Status AdaLomo::CheckGroupState(const GroupState& state, const OptionMap&)
   return absl::OkStatus();
 }
 
-void AdaLomo::FinishStep() {
+void AdaLomoRule::On(RuleEvent event) {
+  if (event != RuleEvent::kUpdated) return;
   for (int group = 0; group < num_groups(); ++group) {
-    std::vector<double>& steps = mutable_group_state(group)["step_num"];
+    std::vector<double>& steps = store().mutable_group_state(group)["step_num"];
     steps.resize(1);
     ++steps[0];
   }
 }
 
 // Beta2 of the current step. "step_num" counts finished steps only.
-double AdaLomo::Beta2(int group) const {
-  const auto found = group_state(group).find("step_num");
-  const double steps = found == group_state(group).end() ? 0 : found->second[0];
+double AdaLomoRule::Beta2(int group) const {
+  const GroupState& state = store().group_state(group);
+  const auto found = state.find("step_num");
+  const double steps = found == state.end() ? 0 : found->second[0];
   return 1 - std::pow(steps + 1, options(group).decay_rate);
 }
 
-void AdaLomo::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
+void AdaLomoRule::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   for (const ActiveParam& param : params) {
     const Counts counts = CountsOf(*param.view);
     // Phase 0: row sums, column sums, sum of squared weights. Phase 1: sum of squares of the
@@ -106,7 +98,7 @@ void AdaLomo::DeclareStats(int phase, std::span<const ActiveParam> params, StatB
   }
 }
 
-AdaLomo::Factors AdaLomo::MakeFactors(const ActiveParam& param, const double* sums) const {
+AdaLomoRule::Factors AdaLomoRule::MakeFactors(const ActiveParam& param, const double* sums) const {
   const ParamView& view = *param.view;
   Factors f;
   if (!IsFactored(view)) return f;
@@ -136,9 +128,10 @@ AdaLomo::Factors AdaLomo::MakeFactors(const ActiveParam& param, const double* su
   return f;
 }
 
-void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
-                           const StepDecision& decision, std::span<const StatBuffer> totals,
-                           StatBuffer& buffer) {
+std::string AdaLomoRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  const std::span<const ActiveParam> params = step.params;
+  const std::span<const StatBuffer> totals = step.totals;
+  const StepDecision& decision = step.decision;
   std::vector<double> partials(static_cast<size_t>(buffer.sum_values().numel())), before;
   if (phase > 0) before = ReadStats(totals[0], StatSection::kSums);
   for (size_t i = 0; i < params.size(); ++i) {
@@ -179,11 +172,14 @@ void AdaLomo::ComputeStats(int phase, std::span<const ActiveParam> params,
     }
   }
   WriteStats(buffer, StatSection::kSums, partials);
+  return "";
 }
 
-void AdaLomo::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                     std::span<const StatBuffer> totals) {
-  const AdaLomoOptions& o = options(group);
+void AdaLomoRule::Update(const RuleStep& step) {
+  const std::span<const ActiveParam> params = step.params;
+  const std::span<const StatBuffer> totals = step.totals;
+  const StepDecision& decision = step.decision;
+  const AdaLomoOptions& o = options(step.group);
   std::vector<Factors> factors(params.size());
   const size_t first = IndexOf(totals[0], params[0].view);
   const std::vector<double> sums_of_all = ReadStats(totals[0], StatSection::kSums);
@@ -221,10 +217,10 @@ void AdaLomo::Update(int group, std::span<const ActiveParam> params, const StepD
     const DeviceContext& context = *params[0].grad.context();
     OptimKernelsFor(context).adalomo(
         context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.eps[0],
-                  Beta2(group), chunks});
+                  Beta2(step.group), chunks});
   }
 }
 
-template class TypedOptimizer<AdaLomoOptions>;
+template class OptimizerOf<AdaLomoRule>;
 
 }  // namespace apogee::optim

@@ -26,15 +26,14 @@
 //
 // States: exp_avg_sq_row and exp_avg_sq_col of an H x W matrix, 4 (H + W) bytes; exp_avg_sq of a
 // vector, 4 bytes per element; "step_num" of each group. Updates inside backward, see
-// fused_backward.h.
+// momentum/lomo.h.
 #ifndef APOGEE_OPTIM_FACTORED_ADALOMO_H_
 #define APOGEE_OPTIM_FACTORED_ADALOMO_H_
 
 #include <array>
 #include <limits>
 
-#include "apogee/optim/step/fused_backward.h"
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -46,33 +45,26 @@ struct AdaLomoOptions {
   double decay_rate = -0.8;
   double clip_grad_value = std::numeric_limits<double>::infinity();  // infinite: no clamping
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdaLomoOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<AdaLomoOptions>;
 
-class AdaLomo : public TypedOptimizer<AdaLomoOptions>, public FusedBackwardOptimizer {
+class AdaLomoRule : public RuleOf<AdaLomoOptions> {
  public:
-  explicit AdaLomo(std::vector<autograd::ParameterPtr> params, const AdaLomoOptions& options = {})
-      : AdaLomo({{std::move(params), options}}) {}
-  explicit AdaLomo(std::vector<ParamGroup<AdaLomoOptions>> groups)
-      : TypedOptimizer("adalomo", std::move(groups)) {}
+  static constexpr const char* kName = "adalomo";
+  explicit AdaLomoRule(std::vector<AdaLomoOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
-  void fused_backward(const Tensor& loss) override { RunFusedBackward(loss); }
-
-  bool SupportsShards() const override { return true; }
+  OptimizerTraits traits() override {
+    return {.shards = true, .fused_backward = true, .num_stat_phases = 2};
+  }
+  absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
+  void On(RuleEvent event) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const AdaLomoOptions& options) const override;
-  absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
-  void FinishStep() override;
-  int num_stat_phases() const override { return 2; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
 
  private:
   // The row and column factors of a parameter's update, and the second moments they come from.
@@ -83,6 +75,8 @@ class AdaLomo : public TypedOptimizer<AdaLomoOptions>, public FusedBackwardOptim
   double Beta2(int group) const;
   Factors MakeFactors(const ActiveParam& param, const double* sums) const;
 };
+using AdaLomo = OptimizerOf<AdaLomoRule>;
+extern template class OptimizerOf<AdaLomoRule>;
 
 }  // namespace apogee::optim
 

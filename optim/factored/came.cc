@@ -3,21 +3,18 @@
 #include "apogee/optim/factored/came.h"
 
 #include <limits>
+#include <utility>
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/factored/factored.h"
 
 namespace apogee::optim {
 namespace {
 
-constexpr StateSpec kCameFactored[] = {{"exp_avg", StateKind::kElementwise},
-                                       {"exp_avg_sq_row", StateKind::kRow},
-                                       {"exp_avg_sq_col", StateKind::kColumn},
-                                       {"exp_avg_res_row", StateKind::kRow},
-                                       {"exp_avg_res_col", StateKind::kColumn}};
-constexpr StateSpec kCameFull[] = {{"exp_avg", StateKind::kElementwise},
-                                   {"exp_avg_sq", StateKind::kElementwise}};
+CameArgs ArgsOf(const CameOptions& o, DType stats, const GradFactor& scale) {
+  return {{}, stats, scale, o.eps[0], o.clip_threshold, o.betas[0], o.lr, o.lr * o.weight_decay,
+          {}};
+}
 
 // Whether this rank's sums over a parameter are the totals. Its phases then need no reduction in
 // between.
@@ -44,37 +41,30 @@ size_t BatchLength(std::span<const ActiveParam> params) {
 
 }  // namespace
 
-std::vector<std::string> CameOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.Positive("eps[0]", eps[0]);
-  problems.Positive("eps[1]", eps[1]);
-  problems.Positive("clip_threshold", clip_threshold);
-  problems.Decay("betas[0]", betas[0]);
-  problems.Decay("betas[1]", betas[1]);
-  problems.Decay("betas[2]", betas[2]);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  return problems.list();
-}
-
 std::vector<OptionField<CameOptions>> CameOptions::Fields() {
-  return {{"lr", &CameOptions::lr},
-          {"eps", &CameOptions::eps},
-          {"clip_threshold", &CameOptions::clip_threshold},
-          {"betas", &CameOptions::betas},
-          {"weight_decay", &CameOptions::weight_decay}};
+  using O = CameOptions;
+  return {{"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate"},
+          {"eps", &O::eps, OptionCheck::kPositive, "added to g^2, and to the squared residual"},
+          {"clip_threshold", &O::clip_threshold, OptionCheck::kPositive, "bound of rms(u)"},
+          {"betas", &O::betas, OptionCheck::kDecay, "decay rates: m, R and C, RR and RC"},
+          {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, "decoupled"}};
 }
 
-Came::Came(std::vector<ParamGroup<CameOptions>> groups)
-    : TypedOptimizer("came", std::move(groups)),
+CameRule::CameRule(std::vector<CameOptions> groups)
+    : RuleOf(kName, std::move(groups)),
       square_(std::make_unique<FactoredWork>()),
       residual_(std::make_unique<FactoredWork>()) {}
 
-Came::~Came() = default;
+CameRule::~CameRule() = default;
 
-std::span<const StateSpec> Came::StatesUnder(const ParamView& view, const CameOptions&) const {
-  if (IsFactored(view)) return kCameFactored;
-  return kCameFull;
+void CameRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  specs = {{"exp_avg"}};
+  if (!IsFactored(of.view)) return specs.push_back({"exp_avg_sq"});
+  for (const auto& [row, column] :
+       {std::pair{"exp_avg_sq_row", "exp_avg_sq_col"}, {"exp_avg_res_row", "exp_avg_res_col"}}) {
+    specs.push_back({row, StateKind::kRow});
+    specs.push_back({column, StateKind::kColumn});
+  }
 }
 
 // Statistics:
@@ -82,7 +72,7 @@ std::span<const StateSpec> Came::StatesUnder(const ParamView& view, const CameOp
 //   phase 1  sum of u^2
 //   phase 2  row and column sums of (u - m)^2
 // A whole parameter has all of them in phase 0, one after another.
-void Came::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
+void CameRule::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   if (phase == 0) {
     square_->Prepare(params);
     residual_->Prepare(params);
@@ -98,7 +88,7 @@ void Came::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuff
 }
 
 // Finds the sums of earlier phases in `totals`, and those of the running phase in `partials`.
-class Came::Sums {
+class CameRule::Sums {
  public:
   explicit Sums(std::span<const StatBuffer> totals, const StatBuffer* partials = nullptr)
       : totals_(totals), partials_(partials) {}
@@ -118,57 +108,47 @@ class Came::Sums {
   const StatBuffer* partials_;
 };
 
-void Came::ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params,
-                          size_t first, bool store, const Sums& sums, const StepGate* gate) {
+void CameRule::ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params,
+                              size_t first, bool store, const Sums& sums, const StepGate* gate) {
   const CameOptions& o = options(group);
   const bool square = moment == Moment::kSquare;
-  std::vector<ActiveParam> factored;
-  std::vector<size_t> entries;
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (!IsFactored(*params[i].view)) continue;
-    factored.push_back(params[i]);
-    entries.push_back(first + i);
-  }
-  const auto make_chunk = [&](const ActiveParam& param) {
-    const size_t entry = entries[static_cast<size_t>(&param - factored.data())];
-    const void* at = sums.At(square ? 0 : 2, *param.view, entry);
-    FactorChunk chunk =
-        square ? square_->Moments(param, entry, "exp_avg_sq_row", "exp_avg_sq_col", at)
-               : residual_->Moments(param, entry, "exp_avg_res_row", "exp_avg_res_col", at);
-    chunk.beta2 = o.betas[square ? 1 : 2];
-    return chunk;
-  };
-  ForEachComputeDType<FactorChunk>(
-      factored, make_chunk, [&](DType dtype, std::span<const FactorChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).factor_moments(
-            context,
-            {dtype, sums.dtype(), o.eps[square ? 0 : 1], /*mean_floor=*/0, store, chunks, gate});
-      });
+  const Factored of(params, first);
+  FactoredWork& work = square ? *square_ : *residual_;
+  RunKernel(of.params, &OptimKernels::factor_moments,
+            FactorArgs{{}, sums.dtype(), o.eps[square ? 0 : 1], /*mean_floor=*/0, store, {}, gate},
+            [&](const ActiveParam& param) {
+              const size_t entry = of.EntryOf(param);
+              FactorChunk chunk =
+                  work.Moments(param, entry, square ? "exp_avg_sq_row" : "exp_avg_res_row",
+                               square ? "exp_avg_sq_col" : "exp_avg_res_col",
+                               sums.At(square ? 0 : 2, *param.view, entry));
+              chunk.beta2 = o.betas[square ? 1 : 2];
+              return chunk;
+            });
 }
 
-void Came::ComputeStats(int phase, std::span<const ActiveParam> all, const StepDecision& decision,
-                        std::span<const StatBuffer> totals, StatBuffer& buffer) {
-  const Sums sums(totals, &buffer);
-  ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {
+std::string CameRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  const Sums sums(step.totals, &buffer);
+  ForEachGroup(step.params, [&](int group, size_t first, std::span<const ActiveParam> params) {
     while (!params.empty()) {
       const auto batch = params.first(BatchLength(params));
       if (!IsWhole(*batch[0].view)) {
-        ComputePhase(phase, group, batch, first, decision, sums);
+        ComputePhase(phase, group, batch, first, step.decision, sums);
       } else if (phase == 0) {
-        for (int p = 0; p < num_stat_phases(); ++p) {
-          ComputePhase(p, group, batch, first, decision, sums);
-        }
+        for (const int p : {0, 1, 2}) ComputePhase(p, group, batch, first, step.decision, sums);
       }
       first += batch.size();
       params = params.subspan(batch.size());
     }
   });
+  return "";
 }
 
-void Came::ComputePhase(int phase, int group, std::span<const ActiveParam> params, size_t first,
-                        const StepDecision& decision, const Sums& sums) {
+void CameRule::ComputePhase(int phase, int group, std::span<const ActiveParam> params, size_t first,
+                            const StepDecision& decision, const Sums& sums) {
   const CameOptions& o = options(group);
+  const DType stats = sums.dtype();
+  const GradFactor scale = decision.grad_scale();
   if (phase == 1) ComputeFactors(Moment::kSquare, group, params, first, /*store=*/false, sums);
   const auto make_chunk = [&](const ActiveParam& param) {
     const size_t entry = first + static_cast<size_t>(&param - params.data());
@@ -178,48 +158,36 @@ void Came::ComputePhase(int phase, int group, std::span<const ActiveParam> param
     if (phase == 2) chunk.update_sum = sums.At(1, *param.view, entry);
     return chunk;
   };
-  ForEachComputeDType<
-      FactoredChunk>(params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
-    const DeviceContext& context = *params[0].grad.context();
-    const OptimKernels& kernels = OptimKernelsFor(context);
-    const DType stats = sums.dtype();
-    const GradFactor scale = decision.grad_scale();
-    if (phase == 0) {
-      kernels.adafactor_square_sums(context, {dtype, stats, scale, /*with_weights=*/false, chunks});
-    } else if (phase == 1) {
-      kernels.adafactor_update_sum(context, {dtype, stats, scale, o.eps[0],
-                                             std::numeric_limits<double>::infinity(), chunks});
-    } else {
-      kernels.came_residual_sums(context, {dtype, stats, scale, o.eps[0], o.clip_threshold,
-                                           o.betas[0], o.lr, o.lr * o.weight_decay, chunks});
-    }
-  });
+  if (phase == 0) {
+    RunKernel(params, &OptimKernels::adafactor_square_sums,
+              AdafactorSumArgs{{}, stats, scale, /*with_weights=*/false, {}}, make_chunk);
+  } else if (phase == 1) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    RunKernel(params, &OptimKernels::adafactor_update_sum,
+              AdafactorUpdateSumArgs{{}, stats, scale, o.eps[0], kInfinity, {}}, make_chunk);
+  } else {
+    RunKernel(params, &OptimKernels::came_residual_sums, ArgsOf(o, stats, scale), make_chunk);
+  }
 }
 
-void Came::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                  std::span<const StatBuffer> totals) {
+void CameRule::Update(const RuleStep& step) {
+  const auto& [params, decision, totals, group] = step;
   const CameOptions& o = options(group);
   const size_t first = EntryOf(totals[0], params[0]);
   const Sums sums(totals);
   ComputeFactors(Moment::kSquare, group, params, first, /*store=*/true, sums, decision.gate);
   ComputeFactors(Moment::kResidual, group, params, first, /*store=*/true, sums, decision.gate);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    const size_t entry = first + static_cast<size_t>(&param - params.data());
-    FactoredChunk chunk = square_->Chunk(param, entry);
-    chunk.beta2 = o.betas[1];
-    chunk.update_sum = sums.At(1, *param.view, entry);
-    chunk.residual_factors = residual_->Chunk(param, entry).factors;
-    return chunk;
-  };
-  ForEachComputeDType<FactoredChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).came(
-            context, {dtype, sums.dtype(), decision.grad_scale(), o.eps[0], o.clip_threshold,
-                      o.betas[0], o.lr, o.lr * o.weight_decay, chunks});
-      });
+  RunKernel(params, &OptimKernels::came, ArgsOf(o, sums.dtype(), decision.grad_scale()),
+            [&](const ActiveParam& param) {
+              const size_t entry = first + static_cast<size_t>(&param - step.params.data());
+              FactoredChunk chunk = square_->Chunk(param, entry);
+              chunk.beta2 = o.betas[1];
+              chunk.update_sum = sums.At(1, *param.view, entry);
+              chunk.residual_factors = residual_->Chunk(param, entry).factors;
+              return chunk;
+            });
 }
 
-template class TypedOptimizer<CameOptions>;
+template class OptimizerOf<CameRule>;
 
 }  // namespace apogee::optim

@@ -33,7 +33,7 @@
 #include <array>
 #include <memory>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -46,30 +46,24 @@ struct CameOptions {
   std::array<double, 3> betas = {0.9, 0.999, 0.9999};
   double weight_decay = 0;  // decoupled
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<CameOptions>> Fields();
 };
-extern template class TypedOptimizer<CameOptions>;
 
-class Came : public TypedOptimizer<CameOptions> {
+class CameRule : public RuleOf<CameOptions> {
  public:
-  Came(std::vector<autograd::ParameterPtr> params, const CameOptions& options)
-      : Came({{std::move(params), options}}) {}
-  explicit Came(std::vector<ParamGroup<CameOptions>> groups);
-  ~Came() override;
+  static constexpr const char* kName = "came";
+  explicit CameRule(std::vector<CameOptions> groups);
+  ~CameRule() override;
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
+  OptimizerTraits traits() override {
+    return {.shards = true, .decides_on_device = true, .num_stat_phases = 3};
+  }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const CameOptions& options) const override;
-  int num_stat_phases() const override { return 3; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
 
  private:
   enum class Moment { kSquare, kResidual };
@@ -84,6 +78,8 @@ class Came : public TypedOptimizer<CameOptions> {
 
   std::unique_ptr<FactoredWork> square_, residual_;
 };
+using Came = OptimizerOf<CameRule>;
+extern template class OptimizerOf<CameRule>;
 
 }  // namespace apogee::optim
 

@@ -23,6 +23,23 @@ inline bool IsFactored(const ParamView& view) { return view.layout().logical_sha
 // The length of the row and column sums of a parameter together; 0 if it is not factored.
 int64_t NumFactors(const ParamView& view);
 
+// The factored ones among parameters whose entries begin with `first`.
+struct Factored {
+  Factored(std::span<const ActiveParam> all, size_t first) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!IsFactored(*all[i].view)) continue;
+      params.push_back(all[i]);
+      entries.push_back(first + i);
+    }
+  }
+  // Of an element of `params`.
+  size_t EntryOf(const ActiveParam& param) const {
+    return entries[static_cast<size_t>(&param - params.data())];
+  }
+  std::vector<ActiveParam> params;
+  std::vector<size_t> entries;
+};
+
 class FactoredWork {
  public:
   // Prepares for the active parameters of this step. `entry` below is an index into `params`.

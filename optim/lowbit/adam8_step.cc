@@ -51,21 +51,17 @@ Adam8Args ArgsOf(const Adam8Settings& s, DType dtype, std::span<const Adam8Chunk
           s.block, chunks};
 }
 
-AdamArgs FullArgsOf(const Adam8Settings& s, DType dtype, const GradFactor& grad_scale, bool decays,
-                    std::span<const AdamChunk> chunks) {
-  return {dtype,      decays ? s.decay_kind() : DecayKind::kNone,
-          grad_scale, s.lr * s.weight_decay,
-          s.betas[0], s.betas[1],
-          s.eps,      /*amsgrad=*/false,
-          chunks};
-}
-
-void SetFullStepSize(const Adam8Settings& s, const ParamView& view, AdamChunk& chunk) {
+AdamArgs::Chunk FullChunkOf(const Adam8Settings& s, const UpdateChunk& tensors,
+                            const ParamView& view, DecayKind decay_kind) {
   const auto t = static_cast<double>(view.step());
-  chunk.exp_avg = view.state("state1").raw();
-  chunk.exp_avg_sq = view.state("state2").raw();
-  chunk.step_size = s.lr / (1 - std::pow(s.betas[0], t));
-  chunk.root_scale = 1 / std::sqrt(1 - std::pow(s.betas[1], t));
+  return {{tensors, {view.state("state1").raw(), view.state("state2").raw()}},
+          {{.decay_kind = decay_kind,
+            .decay = s.lr * s.weight_decay,
+            .beta1 = s.betas[0],
+            .beta2 = s.betas[1],
+            .eps = s.eps,
+            .step_size = s.lr / (1 - std::pow(s.betas[0], t)),
+            .root_scale = 1 / std::sqrt(1 - std::pow(s.betas[1], t))}}};
 }
 
 bool IsSame(const GradFactor& a, const GradFactor& b) {
@@ -74,21 +70,18 @@ bool IsSame(const GradFactor& a, const GradFactor& b) {
 
 // Updates parameters with f32 states, with one kernel call for neighbours of equal gradient scale.
 void FullUpdate(const Adam8Settings& s, std::span<const Adam8Param> params, DType dtype) {
-  std::vector<AdamChunk> chunks;
+  std::vector<AdamArgs::Chunk> chunks;
   for (size_t i = 0; i < params.size(); ++i) {
     const ActiveParam& param = *params[i].param;
     if (param.view->compute_dtype() == dtype &&
         !s.UsesCodes(param.view->layout().logical_shape().numel())) {
-      AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-      SetFullStepSize(s, *param.view, chunk);
-      chunks.push_back(chunk);
+      chunks.push_back(FullChunkOf(s, UpdateChunkOf(param), *param.view, s.decay_kind()));
     }
     const bool flush =
         i + 1 == params.size() || !IsSame(params[i + 1].grad_scale, params[i].grad_scale);
     if (!flush || chunks.empty()) continue;
     const DeviceContext& context = *param.grad.context();
-    OptimKernelsFor(context).adam(context,
-                                  FullArgsOf(s, dtype, params[i].grad_scale, true, chunks));
+    OptimKernelsFor(context).adam(context, {dtype, params[i].grad_scale, chunks});
     chunks.clear();
   }
 }
@@ -124,16 +117,8 @@ void CodesUpdate(const Adam8Settings& s, std::span<const Adam8Param> params, DTy
 
 void CheckAdam8(const Adam8Settings& s, const std::string& kernel, OptionProblems& problems) {
   using internal::Concat;
-  problems.AtLeastZero("lr", s.lr);
-  problems.Decay("betas[0]", s.betas[0]);
-  problems.Decay("betas[1]", s.betas[1]);
-  problems.AtLeastZero("eps", s.eps);
-  problems.AtLeastZero("weight_decay", s.weight_decay);
   if (s.bits != 8 && s.bits != 32) problems.Add(Concat("bits is ", s.bits, ", must be 8 or 32"));
-  if (s.min_8bit_size < 0) {
-    problems.Add(Concat("min_8bit_size is ", s.min_8bit_size, ", must be at least 0"));
-  }
-  if (s.block != 0 && (s.block < 64 || s.block > 4096 || (s.block & (s.block - 1)) != 0)) {
+  if (s.block < 64 || s.block > 4096 || (s.block & (s.block - 1)) != 0) {
     problems.Add(Concat("block_size is ", s.block, ", must be a power of two from 64 to 4096"));
   }
   if (kernel != "cuda" && kernel != "cpu") {
@@ -198,9 +183,8 @@ Tensor Adam8LowRankStep(const Adam8Settings& s, ParamView& view, const Tensor& g
   Tensor update = Tensor::Zeros(grad.shape(), dtype, grad.context(), MemoryCategory::kWorkspace);
   const UpdateChunk shared{update.raw(), grad.raw(), dtype, nullptr, dtype, grad.numel()};
   if (!s.UsesCodes(grad.numel())) {
-    AdamChunk chunk{shared, nullptr, nullptr, nullptr, 0, 0};
-    SetFullStepSize(s, view, chunk);
-    OptimKernelsFor(context).adam(context, FullArgsOf(s, dtype, grad_scale, false, {&chunk, 1}));
+    const AdamArgs::Chunk chunk = FullChunkOf(s, shared, view, DecayKind::kNone);
+    OptimKernelsFor(context).adam(context, {dtype, grad_scale, {&chunk, 1}});
     return update;
   }
   Adam8Chunk chunk{};

@@ -33,51 +33,49 @@ int64_t StateBytes(const ParamView& view) {
 
 AdamW8bitOptions AdamW8bitOptions::Cpu() { return {.kernel = "cpu"}; }
 
-std::vector<std::string> AdamW8bitOptions::Problems() const {
-  OptionProblems problems;
+std::vector<OptionField<AdamW8bitOptions>> AdamW8bitOptions::Fields() {
+  using O = AdamW8bitOptions;
+  std::vector<OptionField<O>> fields = Adam8Fields<O>();
+  fields.push_back({"percentile_clipping",
+                    &O::percentile_clipping,
+                    {},
+                    "clips at this percentile of the last 100 norms; 100: does not"});
+  fields.push_back({"paged", &O::paged, {}, "large states may live in host memory"});
+  fields.push_back({"kernel", &O::kernel, {}, "decay order and sign rule: cuda or cpu"});
+  return fields;
+}
+
+void AdamW8bitOptions::Check(OptionProblems& problems) const {
   Adam8Settings settings = Settings(*this);
   settings.block = block_size;
   CheckAdam8(settings, kernel, problems);
-  if (block_size == 0) problems.Add("block_size is 0, must be a power of two from 64 to 4096");
   if (percentile_clipping < 1 || percentile_clipping > 100) {
     problems.Add(internal::Concat("percentile_clipping is ", percentile_clipping,
                                   ", must be from 1 to 100 (100: off)"));
   }
-  return problems.list();
 }
 
-std::vector<OptionField<AdamW8bitOptions>> AdamW8bitOptions::Fields() {
-  using O = AdamW8bitOptions;
-  return {{"lr", &O::lr},
-          {"betas", &O::betas},
-          {"eps", &O::eps},
-          {"weight_decay", &O::weight_decay},
-          {"bits", &O::bits},
-          {"min_8bit_size", &O::min_8bit_size},
-          {"block_size", &O::block_size},
-          {"block_wise", &O::block_wise},
-          {"percentile_clipping", &O::percentile_clipping},
-          {"paged", &O::paged},
-          {"kernel", &O::kernel}};
+Adam8Settings AdamW8bitRule::SettingsOf(int group) const { return Settings(options(group)); }
+
+OptimizerTraits AdamW8bitRule::traits() {
+  return {.shards = true,
+          .decides_on_device = true,
+          .num_stat_phases = 2,
+          .of_param = [this](const ParamView& view, int group) {
+            const int64_t numel = view.layout().logical_shape().numel();
+            return ParamTraits{.cut_multiple = SettingsOf(group).CutMultiple(numel)};
+          }};
 }
 
-Adam8Settings AdamW8bit::SettingsOf(int group) const { return Settings(options(group)); }
-
-int64_t AdamW8bit::CutMultiple(const ParamView& view, int group) const {
-  return SettingsOf(group).CutMultiple(view.layout().logical_shape().numel());
-}
-
-std::span<const StateSpec> AdamW8bit::StatesUnder(const ParamView& view,
-                                                  const AdamW8bitOptions& options) const {
-  std::vector<StateSpec> specs;
-  AppendAdam8Specs(Settings(options), view.layout().logical_shape().numel(), {}, specs);
-  if (options.percentile_clipping < 100) {
+void AdamW8bitRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  AppendAdam8Specs(Settings(of.options), of.view.layout().logical_shape().numel(), {}, specs);
+  if (of.options.percentile_clipping < 100) {
     specs.push_back({"gnorm_history", StateKind::kHistory, {kNormHistory}});
   }
-  return KeepSpecs(std::move(specs));
 }
 
-void AdamW8bit::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
+void AdamW8bitRule::DeclareStats(int phase, std::span<const ActiveParam> params,
+                                 StatBuffer& buffer) {
   for (const ActiveParam& p : params) {
     if (phase == 0) {
       if (options(p.group).percentile_clipping < 100) buffer.AddSums(*p.view, 1);
@@ -87,9 +85,8 @@ void AdamW8bit::DeclareStats(int phase, std::span<const ActiveParam> params, Sta
   }
 }
 
-void AdamW8bit::ComputeStats(int phase, std::span<const ActiveParam> params,
-                             const StepDecision& decision, std::span<const StatBuffer> totals,
-                             StatBuffer& buffer) {
+std::string AdamW8bitRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  const std::span<const ActiveParam> params = step.params;
   if (phase == 0) {
     std::vector<SquareSumChunk> chunks;
     for (const ActiveParam& p : params) {
@@ -98,14 +95,14 @@ void AdamW8bit::ComputeStats(int phase, std::span<const ActiveParam> params,
       chunks.push_back(
           {p.grad.raw(), p.grad.dtype(), layout.local_numel(), SumsAt(buffer, chunks.size())});
     }
-    if (chunks.empty()) return;
+    if (chunks.empty()) return "";
     const DeviceContext& context = *params[0].grad.context();
     OptimKernelsFor(context).square_sums(context, {buffer.dtype(), chunks});
-    return;
+    return "";
   }
-  if (buffer.max_entries().empty()) return;
+  if (buffer.max_entries().empty()) return "";
   const std::vector<GradFactor> scales =
-      GradScales(params, /*ahead=*/1, /*store=*/false, decision, totals[0]);
+      GradScales(params, /*ahead=*/1, /*store=*/false, step.decision, step.totals[0]);
   for (size_t i = 0; i < params.size(); ++i) {
     const ActiveParam& p = params[i];
     const StatBuffer::Entry* entry = FindEntry(buffer.max_entries(), p.view);
@@ -113,11 +110,13 @@ void AdamW8bit::ComputeStats(int phase, std::span<const ActiveParam> params,
     StatSlice(buffer, StatSection::kMaxima, entry->offset, entry->count)
         .CopyFrom(Adam8AbsMax(SettingsOf(p.group), p, scales[i]));
   }
+  return "";
 }
 
-std::vector<GradFactor> AdamW8bit::GradScales(std::span<const ActiveParam> params, int64_t ahead,
-                                              bool store, const StepDecision& decision,
-                                              const StatBuffer& squares) {
+std::vector<GradFactor> AdamW8bitRule::GradScales(std::span<const ActiveParam> params,
+                                                  int64_t ahead, bool store,
+                                                  const StepDecision& decision,
+                                                  const StatBuffer& squares) {
   std::vector<GradFactor> scales(params.size(), decision.grad_scale());
   std::vector<PercentileChunk> chunks;
   std::vector<size_t> owners;
@@ -144,21 +143,22 @@ std::vector<GradFactor> AdamW8bit::GradScales(std::span<const ActiveParam> param
   return scales;
 }
 
-void AdamW8bit::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                       std::span<const StatBuffer> totals) {
+void AdamW8bitRule::Update(const RuleStep& step) {
+  const std::span<const ActiveParam> params = step.params;
+  const StatBuffer& maxima = step.totals[1];
   const std::vector<GradFactor> scales =
-      GradScales(params, /*ahead=*/0, /*store=*/true, decision, totals[0]);
+      GradScales(params, /*ahead=*/0, /*store=*/true, step.decision, step.totals[0]);
   std::vector<Adam8Param> updates;
   for (size_t i = 0; i < params.size(); ++i) {
     Adam8Param& update = updates.emplace_back();
     update.param = &params[i];
     update.grad_scale = scales[i];
-    if (const StatBuffer::Entry* entry = FindEntry(totals[1].max_entries(), params[i].view)) {
-      update.new_scales = StatSlice(totals[1], StatSection::kMaxima, entry->offset, entry->count)
+    if (const StatBuffer::Entry* entry = FindEntry(maxima.max_entries(), params[i].view)) {
+      update.new_scales = StatSlice(maxima, StatSection::kMaxima, entry->offset, entry->count)
                               .To(params[i].view->compute_dtype(), MemoryCategory::kWorkspace);
     }
   }
-  Adam8Update(SettingsOf(group), updates);
+  Adam8Update(SettingsOf(step.group), updates);
 }
 
 int64_t AdamW8bit::state_bytes() const {
@@ -169,16 +169,13 @@ int64_t AdamW8bit::state_bytes() const {
 
 int64_t AdamW8bit::paged_bytes() const {
   int64_t bytes = 0;
-  for (int group = 0, i = 0; group < num_groups(); ++group) {
-    for (int k = 0; k < group_size(group); ++k, ++i) {
-      const ParamView& view = views()[static_cast<size_t>(i)];
-      const bool large = view.layout().logical_shape().numel() >= kPagedElements;
-      if (options(group).paged && large) bytes += StateBytes(view);
-    }
-  }
+  ForEachView([&](const ParamView& view, int group) {
+    const bool large = view.layout().logical_shape().numel() >= kPagedElements;
+    if (options(group).paged && large) bytes += StateBytes(view);
+  });
   return bytes;
 }
 
-template class TypedOptimizer<AdamW8bitOptions>;
+template class OptimizerOf<AdamW8bitRule>;
 
 }  // namespace apogee::optim

@@ -37,7 +37,7 @@
 
 #include <array>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -58,37 +58,24 @@ struct AdamW8bitOptions {
 
   static constexpr const char* kName = "adamw8bit";
   static AdamW8bitOptions Cpu();
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<AdamW8bitOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<AdamW8bitOptions>;
 
-class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
+class AdamW8bitRule : public RuleOf<AdamW8bitOptions> {
  public:
-  AdamW8bit(std::vector<autograd::ParameterPtr> params, const AdamW8bitOptions& options)
-      : AdamW8bit({{std::move(params), options}}) {}
-  explicit AdamW8bit(std::vector<ParamGroup<AdamW8bitOptions>> groups)
-      : TypedOptimizer(AdamW8bitOptions::kName, std::move(groups)) {}
+  static constexpr const char* kName = AdamW8bitOptions::kName;
+  explicit AdamW8bitRule(std::vector<AdamW8bitOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
-  // Bytes of this rank's existing states, and of those among them that are paged.
-  int64_t state_bytes() const;
-  int64_t paged_bytes() const;
-
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
-  int64_t CutMultiple(const ParamView& view, int group) const override;
+  // Phases: squared norms for percentile clipping; then the scales of blocks that several ranks may
+  // hold parts of.
+  OptimizerTraits traits() override;
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const AdamW8bitOptions& options) const override;
-  // Squared norms for percentile clipping; then the scales of blocks that several ranks may hold
-  // parts of.
-  int num_stat_phases() const override { return 2; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
 
  private:
   Adam8Settings SettingsOf(int group) const;
@@ -99,6 +86,16 @@ class AdamW8bit : public TypedOptimizer<AdamW8bitOptions> {
 
   Tensor gates_;  // written by GradScales; kept while kernels read them
 };
+
+class AdamW8bit : public OptimizerOf<AdamW8bitRule> {
+ public:
+  using OptimizerOf::OptimizerOf;
+
+  // Bytes of this rank's existing states, and of those among them that are paged.
+  int64_t state_bytes() const;
+  int64_t paged_bytes() const;
+};
+extern template class OptimizerOf<AdamW8bitRule>;
 
 }  // namespace apogee::optim
 

@@ -26,11 +26,6 @@ void CheckGaLore(const GaLoreSettings& s, OptionProblems& problems) {
     }
     problems.Add(Concat(name, " is \"", value, "\", must be one of ", text));
   };
-  if (s.rank < 1) problems.Add(Concat("rank is ", s.rank, ", must be at least 1"));
-  if (s.update_proj_gap < 1) {
-    problems.Add(Concat("update_proj_gap is ", s.update_proj_gap, ", must be at least 1"));
-  }
-  problems.AtLeastZero("scale", s.scale);
   one_of("proj_type", s.proj_type, {"std", "reverse_std", "left", "right", "full"});
   one_of("svd", s.svd, {"randomized", "exact"});
   one_of("on_refresh", s.on_refresh, {"keep", "reset", "rotate"});

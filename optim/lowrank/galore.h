@@ -57,8 +57,8 @@
 #include <string>
 #include <vector>
 
-#include "apogee/optim/check_options.h"
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
+#include "apogee/optim/options.h"
 
 namespace apogee::optim {
 
@@ -122,8 +122,7 @@ class GaLoreProjector {
   // `param`'s view or a stand-in with copies of its states. states.step() already counts this
   // update.
   virtual Tensor LowRankUpdate(const ActiveParam& param, ParamView& states,
-                               const Projected& projected, const StepDecision& decision,
-                               std::span<const StatBuffer> totals) = 0;
+                               const Projected& projected, const RuleStep& step) = 0;
 
   static bool Projects(const GaLoreSettings& settings, const ParamView& view);
   static GaLorePlan PlanOf(const GaLoreSettings& settings, const ParamView& view);
@@ -139,27 +138,18 @@ class GaLoreProjector {
   void Declare(int phase, const GaLoreSettings& settings, const ActiveParam& param,
                StatBuffer& buffer) const;
   void Compute(int phase, const GaLoreSettings& settings, const ActiveParam& param,
-               const StepDecision& decision, std::span<const StatBuffer> totals,
-               StatBuffer& buffer);
+               const RuleStep& step, StatBuffer& buffer);
   // For Update: w += scale * back(update of R), and w -= decay * decay_rate * w before or after it.
   void UpdateProjected(const GaLoreSettings& settings, const ActiveParam& param,
-                       const StepDecision& decision, std::span<const StatBuffer> totals,
-                       DecayKind kind, double decay, const SizedRate& decay_rate);
+                       const RuleStep& step, DecayKind kind, double decay,
+                       const SizedRate& decay_rate);
 
-  // Whether the next step of `optimizer` computes no basis. Computing one reads the gradient, and
+  // Whether the next step computes a basis of the parameter. Computing one reads the gradient, and
   // with it the decision, on the host.
-  template <typename Derived>
-  static bool KeepsBases(const Derived& optimizer, bool spans_ranks) {
-    bool keeps = true;
-    optimizer.ForEachView([&](const ParamView& view, int group) {
-      keeps = keeps && !RefreshesNext(GaLoreOf(optimizer.options(group)), view, spans_ranks);
-    });
-    return keeps;
-  }
-
- private:
   static bool RefreshesNext(const GaLoreSettings& settings, const ParamView& view,
                             bool spans_ranks);
+
+ private:
   // R with the rotation from `old` to `fresh`; `fresh` is undefined without a refresh. `earlier`:
   // the number of updates so far.
   static Projected Assemble(const GaLoreSettings& settings, const LowRankBasis& old,
@@ -171,7 +161,7 @@ class GaLoreProjector {
   // The owner's update of R. Changes copies of the states; they replace the states only after the
   // statistics, which may still fail.
   Tensor ComputeDirection(const GaLoreSettings& settings, const ActiveParam& param,
-                          const StepDecision& decision, std::span<const StatBuffer> totals);
+                          const RuleStep& step);
 
   std::map<const ParamView*, std::vector<NamedState>> moved_;
   BasisHook hook_;
@@ -186,14 +176,16 @@ GaLoreSettings GaLoreOf(const Options& o) {
 template <typename Options>
 void AppendGaLoreFields(std::vector<OptionField<Options>>& fields) {
   using O = Options;
-  const OptionField<Options> more[] = {{"project", &O::project},
-                                       {"rank", &O::rank},
-                                       {"update_proj_gap", &O::update_proj_gap},
-                                       {"scale", &O::scale},
-                                       {"proj_type", &O::proj_type},
-                                       {"clamp_rank", &O::clamp_rank},
-                                       {"svd", &O::svd},
-                                       {"on_refresh", &O::on_refresh}};
+  using enum OptionCheck;
+  const OptionField<Options> more[] = {
+      {"project", &O::project, {}, "false: the plain update, for this group"},
+      {"rank", &O::rank, kAtLeastOne, "number of singular vectors"},
+      {"update_proj_gap", &O::update_proj_gap, kAtLeastOne, "updates between new bases"},
+      {"scale", &O::scale, kAtLeastZero, "of the update that is projected back"},
+      {"proj_type", &O::proj_type, {}, "side: std, reverse_std, left, right or full"},
+      {"clamp_rank", &O::clamp_rank, {}, "a rank above min(m, n) becomes that"},
+      {"svd", &O::svd, {}, "randomized or exact"},
+      {"on_refresh", &O::on_refresh, {}, "moments at a new basis: keep, reset or rotate"}};
   fields.insert(fields.end(), std::begin(more), std::end(more));
 }
 void CheckGaLore(const GaLoreSettings& settings, OptionProblems& problems);
@@ -202,20 +194,48 @@ void CheckGaLoreRanks(const GaLoreSettings& settings,
                       const std::vector<autograd::ParameterPtr>& params,
                       std::vector<std::string>& problems);
 
-// Returns `groups` unchanged, or throws one Error that lists all option problems and all matrices
-// that the rank does not fit.
-template <typename Options>
-std::vector<ParamGroup<Options>> CheckedGaLoreGroups(std::vector<ParamGroup<Options>> groups) {
-  std::vector<std::string> problems;
-  for (const ParamGroup<Options>& group : groups) {
-    for (const std::string& p : group.options.Problems()) problems.push_back(p);
+// The part of a rule that does not depend on its moments. Parameters that are not projected are the
+// derived rule's.
+template <typename O>
+class GaLoreRule : public RuleOf<O>, public GaLoreProjector {
+ public:
+  explicit GaLoreRule(std::vector<O> groups) : RuleOf<O>(O::kName, std::move(groups)) {}
+
+  OptimizerTraits traits() override;
+  // Problems of the rank with the matrices of a group.
+  static void CheckGroup(const ParamGroup<O>& group, std::vector<std::string>& problems) {
     CheckGaLoreRanks(GaLoreOf(group.options), group.params, problems);
   }
-  std::string text;
-  for (const std::string& p : problems) text += (text.empty() ? "" : "; ") + p;
-  if (!text.empty()) Throw("optimizer ", Options::kName, ": ", text);
-  return groups;
-}
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override {
+    ForEachProjected(params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+      Declare(phase, settings, param, buffer);
+    });
+  }
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override {
+    ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+      Compute(phase, settings, param, step, buffer);
+    });
+    return "";
+  }
+
+ protected:
+  GaLoreSettings SettingsOf(int group) const { return GaLoreOf(this->options(group)); }
+  // Calls fn(param, settings) for the parameters that are projected; returns the others.
+  template <typename Fn>
+  std::vector<ActiveParam> ForEachProjected(std::span<const ActiveParam> params,
+                                            const Fn& fn) const {
+    std::vector<ActiveParam> plain;
+    for (const ActiveParam& param : params) {
+      const GaLoreSettings settings = SettingsOf(param.group);
+      Projects(settings, *param.view) ? fn(param, settings) : plain.push_back(param);
+    }
+    return plain;
+  }
+  // To override for moments that take part in a mean of projections in another way.
+  virtual bool ReducesOwnGrad(const ParamView& view, int group) const {
+    return Projects(SettingsOf(group), view);
+  }
+};
 
 // Makes two groups with `options`: matrices, which are projected, and the rest, with project =
 // false. As in ColossalAI's helper, parameters whose name ends in "bias" or "LayerNorm.weight" and
@@ -239,6 +259,22 @@ std::vector<ParamGroup<Options>> get_galore_param_groups(
   if (!projected.params.empty()) groups.push_back(std::move(projected));
   if (!rest.params.empty()) groups.push_back(std::move(rest));
   return groups;
+}
+
+template <typename O>
+OptimizerTraits GaLoreRule<O>::traits() {
+  bool refreshes = false;
+  this->store().ForEachView([&](const ParamView& view, int group) {
+    refreshes = refreshes || RefreshesNext(SettingsOf(group), view, this->store().spans_ranks());
+  });
+  return {.shards = true,
+          .decides_on_device = !refreshes,
+          .num_stat_phases = kNumPhases,
+          .projector = this,
+          .of_param = [this](const ParamView& view, int group) {
+            return ParamTraits{.owned_numel = LowRankNumel(SettingsOf(group), view),
+                               .reduces_own_grad = ReducesOwnGrad(view, group)};
+          }};
 }
 
 }  // namespace apogee::optim

@@ -27,12 +27,9 @@ Tensor MeanLeading(const Tensor& x, int inner_dims) {
 
 }  // namespace
 
-std::vector<std::string> GaLoreAdafactorOptions::Problems() const {
-  std::vector<std::string> problems = AdafactorOf(*this).Problems();
-  OptionProblems more;
-  CheckGaLore(GaLoreOf(*this), more);
-  for (const std::string& problem : more.list()) problems.push_back(problem);
-  return problems;
+void GaLoreAdafactorOptions::Check(OptionProblems& problems) const {
+  AdafactorOf(*this).Check(problems);
+  CheckGaLore(GaLoreOf(*this), problems);
 }
 
 std::vector<OptionField<GaLoreAdafactorOptions>> GaLoreAdafactorOptions::Fields() {
@@ -42,69 +39,60 @@ std::vector<OptionField<GaLoreAdafactorOptions>> GaLoreAdafactorOptions::Fields(
   return fields;
 }
 
-GaLoreAdafactor::GaLoreAdafactor(std::vector<ParamGroup<GaLoreAdafactorOptions>> groups)
-    : RelativeStepOptimizer(GaLoreAdafactorOptions::kName, CheckedGaLoreGroups(std::move(groups))),
-      step_(std::make_unique<AdafactorStep>(
-          [this](int group) { return AdafactorOf(options(group)); })) {}
+GaLoreAdafactorRule::GaLoreAdafactorRule(std::vector<GaLoreAdafactorOptions> groups)
+    : GaLoreRule(std::move(groups)), step_(std::make_unique<AdafactorStep>([this](int group) {
+        return AdafactorOf(options(group));
+      })) {}
 
-GaLoreAdafactor::~GaLoreAdafactor() = default;
+GaLoreAdafactorRule::~GaLoreAdafactorRule() = default;
 
-std::span<const StateSpec> GaLoreAdafactor::StatesUnder(
-    const ParamView& view, const GaLoreAdafactorOptions& options) const {
-  const GaLoreSettings settings = GaLoreOf(options);
-  if (!Projects(settings, view)) return AdafactorStep::States(view, AdafactorOf(options));
-  const Shape shape = PlanOf(settings, view).low_rank();
-  std::vector<StateSpec> specs;
-  if (KeepsMoments(view)) {
+void GaLoreAdafactorRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  const GaLoreSettings settings = GaLoreOf(of.options);
+  if (!Projects(settings, of.view)) {
+    return AdafactorStep::AppendStates(of.view, AdafactorOf(of.options), specs);
+  }
+  if (KeepsMoments(of.view)) {
+    const Shape shape = PlanOf(settings, of.view).low_rank();
     specs = {{"exp_avg_sq_row", StateKind::kLowRank, {shape[0]}},
              {"exp_avg_sq_col", StateKind::kLowRank, {shape[1]}}};
+    if (of.options.beta1 != 0) specs.push_back({"exp_avg", StateKind::kLowRank, shape});
   }
-  if (KeepsMoments(view) && options.beta1 != 0)
-    specs.push_back({"exp_avg", StateKind::kLowRank, shape});
-  AppendBasisSpecs(settings, view, specs);
-  return KeepSpecs(std::move(specs));
-}
-
-GaLoreAdafactor::Split GaLoreAdafactor::SplitUp(std::span<const ActiveParam> params) const {
-  Split split;
-  for (const ActiveParam& p : params) {
-    (Projects(GaLoreOf(options(p.group)), *p.view) ? split.projected : split.plain).push_back(p);
-  }
-  return split;
+  AppendBasisSpecs(settings, of.view, specs);
 }
 
 // AdafactorStep needs its entries to be the first. The projection looks for the first entry of its
 // parameter. The sums of w^2 are needed in every step, so they come after the projection's entry in
 // kProjectionPhase, the phase in which every shard has one.
-void GaLoreAdafactor::DeclareStats(int phase, std::span<const ActiveParam> params,
-                                   StatBuffer& buffer) {
-  const Split split = SplitUp(params);
-  if (phase >= kProjectionPhase) step_->Declare(phase - kProjectionPhase, split.plain, buffer);
-  for (const ActiveParam& p : split.projected) {
-    Declare(phase, GaLoreOf(options(p.group)), p, buffer);
-    if (phase == kProjectionPhase && options(p.group).scale_parameter) buffer.AddSums(*p.view, 1);
-  }
+void GaLoreAdafactorRule::DeclareStats(int phase, std::span<const ActiveParam> params,
+                                       StatBuffer& buffer) {
+  const std::vector<ActiveParam> plain = ForEachProjected(params, [](const auto&...) {});
+  if (phase >= kProjectionPhase) step_->Declare(phase - kProjectionPhase, plain, buffer);
+  ForEachProjected(params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+    Declare(phase, settings, param, buffer);
+    const bool scaled = options(param.group).scale_parameter;
+    if (phase == kProjectionPhase && scaled) buffer.AddSums(*param.view, 1);
+  });
 }
 
-void GaLoreAdafactor::ComputeStats(int phase, std::span<const ActiveParam> params,
-                                   const StepDecision& decision, std::span<const StatBuffer> totals,
-                                   StatBuffer& buffer) {
-  const Split split = SplitUp(params);
+std::string GaLoreAdafactorRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  const std::vector<ActiveParam> plain =
+      ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+        Compute(phase, settings, param, step, buffer);
+      });
   if (phase >= kProjectionPhase) {
-    step_->Compute(phase - kProjectionPhase, split.plain, decision,
-                   totals.subspan(kProjectionPhase), buffer);
+    step_->Compute(phase - kProjectionPhase,
+                   {plain, step.decision, step.totals.subspan(kProjectionPhase)}, buffer);
   }
-  for (const ActiveParam& p : split.projected) {
-    Compute(phase, GaLoreOf(options(p.group)), p, decision, totals, buffer);
-  }
-  if (phase == kProjectionPhase) SumWeights(split.projected, buffer);
+  if (phase == kProjectionPhase) SumWeights(step.params, buffer);
+  return "";
 }
 
-void GaLoreAdafactor::SumWeights(std::span<const ActiveParam> projected, StatBuffer& buffer) const {
+void GaLoreAdafactorRule::SumWeights(std::span<const ActiveParam> params,
+                                     StatBuffer& buffer) const {
   std::vector<ActiveParam> scaled;
-  for (const ActiveParam& p : projected) {
-    if (options(p.group).scale_parameter) scaled.push_back(p);
-  }
+  ForEachProjected(params, [&](const ActiveParam& param, const GaLoreSettings&) {
+    if (options(param.group).scale_parameter) scaled.push_back(param);
+  });
   FactoredWork work;
   work.Prepare(scaled);
   const auto make_chunk = [&](const ActiveParam& param) {
@@ -115,18 +103,15 @@ void GaLoreAdafactor::SumWeights(std::span<const ActiveParam> projected, StatBuf
     chunk.sums = StatSlice(buffer, StatSection::kSums, offset, 1).raw();
     return chunk;
   };
-  ForEachComputeDType<FactoredChunk>(
-      scaled, make_chunk, [&](DType dtype, std::span<const FactoredChunk> chunks) {
-        const DeviceContext& context = *scaled[0].grad.context();
-        OptimKernelsFor(context).adafactor_square_sums(
-            context, {dtype, buffer.dtype(), /*grad_scale=*/1, /*with_weights=*/true, chunks});
-      });
+  RunKernel(scaled, &OptimKernels::adafactor_square_sums,
+            AdafactorSumArgs{{}, buffer.dtype(), /*grad_scale=*/1, /*with_weights=*/true, {}},
+            make_chunk);
 }
 
 // With rotate, computes the mean squares that the averages represent, row_i * col_j / mean(row),
 // rotates them, and averages them again.
-void GaLoreAdafactor::MoveStates(const GaLoreAdafactorOptions& o, const ParamView& view,
-                                 const Projected& projected) {
+void GaLoreAdafactorRule::MoveStates(const GaLoreAdafactorOptions& o, const ParamView& view,
+                                     const Projected& projected) {
   if (!projected.refreshed || o.on_refresh == "keep") return;
   const Tensor row = view.state("exp_avg_sq_row"), col = view.state("exp_avg_sq_col");
   const Tensor exp_avg = view.state("exp_avg");
@@ -145,11 +130,11 @@ void GaLoreAdafactor::MoveStates(const GaLoreAdafactorOptions& o, const ParamVie
   if (exp_avg.defined()) exp_avg.CopyFrom(projected.rotation.Apply(exp_avg, /*squared=*/false));
 }
 
-SizedRate GaLoreAdafactor::Alpha(const ActiveParam& param, int64_t step,
-                                 std::span<const StatBuffer> totals) const {
+SizedRate GaLoreAdafactorRule::Alpha(const ActiveParam& param, int64_t t,
+                                     std::span<const StatBuffer> totals) const {
   const GaLoreAdafactorOptions& o = options(param.group);
   const ParamView& view = *param.view;
-  SizedRate alpha{.rate = RelativeRate(AdafactorOf(o), step),
+  SizedRate alpha{.rate = RelativeRate(AdafactorOf(o), t),
                   .weight_sum = nullptr,
                   .stat_dtype = totals[kProjectionPhase].dtype(),
                   .numel = view.layout().logical_shape().numel(),
@@ -162,28 +147,25 @@ SizedRate GaLoreAdafactor::Alpha(const ActiveParam& param, int64_t step,
   return alpha;
 }
 
-Tensor GaLoreAdafactor::LowRankUpdate(const ActiveParam& param, ParamView& states,
-                                      const Projected& projected, const StepDecision& decision,
-                                      std::span<const StatBuffer> totals) {
+Tensor GaLoreAdafactorRule::LowRankUpdate(const ActiveParam& param, ParamView& states,
+                                          const Projected& projected, const RuleStep& step) {
   const GaLoreAdafactorOptions& o = options(param.group);
   MoveStates(o, states, projected);
-  return AdafactorLowRankStep(AdafactorOf(o), Alpha(param, states.step(), totals), states,
-                              projected.grad, decision);
+  return AdafactorLowRankStep(AdafactorOf(o), Alpha(param, states.step(), step.totals), states,
+                              projected.grad, step.decision);
 }
 
-void GaLoreAdafactor::Update(int group, std::span<const ActiveParam> params,
-                             const StepDecision& decision, std::span<const StatBuffer> totals) {
-  const GaLoreAdafactorOptions& o = options(group);
-  const Split split = SplitUp(params);
-  for (const ActiveParam& p : split.projected) {
-    UpdateProjected(GaLoreOf(o), p, decision, totals, DecayKind::kBefore, o.weight_decay,
-                    Alpha(p, p.view->step(), totals));
-  }
-  if (!split.plain.empty()) {
-    step_->Update(group, split.plain, decision, totals.subspan(kProjectionPhase));
-  }
+void GaLoreAdafactorRule::Update(const RuleStep& step) {
+  const GaLoreAdafactorOptions& o = options(step.group);
+  const std::vector<ActiveParam> plain =
+      ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+        UpdateProjected(settings, param, step, DecayKind::kBefore, o.weight_decay,
+                        Alpha(param, param.view->step(), step.totals));
+      });
+  if (plain.empty()) return;
+  step_->Update({plain, step.decision, step.totals.subspan(kProjectionPhase), step.group});
 }
 
-template class TypedOptimizer<GaLoreAdafactorOptions>;
+template class OptimizerOf<GaLoreAdafactorRule>;
 
 }  // namespace apogee::optim

@@ -52,56 +52,39 @@ struct GaLoreAdafactorOptions {
   std::string on_refresh = "keep";
 
   static constexpr const char* kName = "galore_adafactor";
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<GaLoreAdafactorOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<GaLoreAdafactorOptions>;
 
-class GaLoreAdafactor : public RelativeStepOptimizer<GaLoreAdafactorOptions>,
-                        public GaLoreProjector {
+// Adafactor's two phases, for parameters that are not projected, share the phases of the projection
+// and the direction.
+class GaLoreAdafactorRule : public GaLoreRule<GaLoreAdafactorOptions> {
  public:
-  GaLoreAdafactor(std::vector<autograd::ParameterPtr> params, const GaLoreAdafactorOptions& options)
-      : GaLoreAdafactor({{std::move(params), options}}) {}
-  explicit GaLoreAdafactor(std::vector<ParamGroup<GaLoreAdafactorOptions>> groups);
-  ~GaLoreAdafactor() override;
+  static constexpr const char* kName = GaLoreAdafactorOptions::kName;
+  explicit GaLoreAdafactorRule(std::vector<GaLoreAdafactorOptions> groups);
+  ~GaLoreAdafactorRule() override;
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return KeepsBases(*this, spans_ranks()); }
-  int64_t OwnedNumel(const ParamView& view, int group) const override {
-    return LowRankNumel(GaLoreOf(options(group)), view);
-  }
-  bool ReducesOwnGrad(const ParamView& view, int group) const override {
-    return Projects(GaLoreOf(options(group)), view);
-  }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const GaLoreAdafactorOptions& options) const override;
-  // Adafactor's two phases, for parameters that are not projected, share the phases of the
-  // projection and the direction.
-  int num_stat_phases() const override { return kNumPhases; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
   Tensor LowRankUpdate(const ActiveParam& param, ParamView& states, const Projected& projected,
-                       const StepDecision& decision, std::span<const StatBuffer> totals) override;
+                       const RuleStep& step) override;
 
  private:
-  struct Split {
-    std::vector<ActiveParam> plain, projected;
-  };
-  Split SplitUp(std::span<const ActiveParam> params) const;
   // Writes this rank's sums of w^2.
-  void SumWeights(std::span<const ActiveParam> projected, StatBuffer& buffer) const;
-  // Adafactor's rate for update number `step` of a projected parameter.
-  SizedRate Alpha(const ActiveParam& param, int64_t step, std::span<const StatBuffer> totals) const;
+  void SumWeights(std::span<const ActiveParam> params, StatBuffer& buffer) const;
+  // Adafactor's rate for update number `t` of a projected parameter.
+  SizedRate Alpha(const ActiveParam& param, int64_t t, std::span<const StatBuffer> totals) const;
   static void MoveStates(const GaLoreAdafactorOptions& o, const ParamView& view,
                          const Projected& projected);
 
   std::unique_ptr<AdafactorStep> step_;
 };
+using GaLoreAdafactor = OptimizerOf<GaLoreAdafactorRule>;
+extern template class OptimizerOf<GaLoreAdafactorRule>;
 
 }  // namespace apogee::optim
 

@@ -9,81 +9,49 @@
 namespace apogee::optim {
 namespace {
 
-void SetStepSize(const GaLoreAdamWOptions& o, const ParamView& view, AdamChunk& chunk) {
+AdamSettings AdamSettingsOf(const GaLoreAdamWOptions& o, const ParamView& view, double decay) {
   const auto t = static_cast<double>(view.step());
   const double correction1 = o.correct_bias ? 1 - std::pow(o.betas[0], t) : 1;
   const double root2 = o.correct_bias ? std::sqrt(1 - std::pow(o.betas[1], t)) : 1;
-  chunk.exp_avg = view.state("exp_avg").raw();
-  chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-  chunk.step_size = o.lr * root2 / correction1;
-  chunk.root_scale = 1;
-}
-
-AdamArgs ArgsOf(const GaLoreAdamWOptions& o, DType dtype, double decay,
-                const GradFactor& grad_scale, std::span<const AdamChunk> chunks) {
-  const DecayKind kind = decay == 0 ? DecayKind::kNone : DecayKind::kAfter;
-  return {dtype, kind, grad_scale, decay, o.betas[0], o.betas[1], o.eps, /*amsgrad=*/false, chunks};
+  return {.decay_kind = decay == 0 ? DecayKind::kNone : DecayKind::kAfter,
+          .decay = decay,
+          .beta1 = o.betas[0],
+          .beta2 = o.betas[1],
+          .eps = o.eps,
+          .step_size = o.lr * root2 / correction1,
+          .root_scale = 1};
 }
 
 }  // namespace
 
-std::vector<std::string> GaLoreAdamWOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.Decay("betas[0]", betas[0]);
-  problems.Decay("betas[1]", betas[1]);
-  problems.AtLeastZero("eps", eps);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  CheckGaLore(GaLoreOf(*this), problems);
-  return problems.list();
-}
-
 std::vector<OptionField<GaLoreAdamWOptions>> GaLoreAdamWOptions::Fields() {
   using O = GaLoreAdamWOptions;
-  std::vector<OptionField<O>> fields = {{"lr", &O::lr},
-                                        {"betas", &O::betas},
-                                        {"eps", &O::eps},
-                                        {"weight_decay", &O::weight_decay},
-                                        {"correct_bias", &O::correct_bias}};
+  using enum OptionCheck;
+  std::vector<OptionField<O>> fields = {
+      {"lr", &O::lr, kAtLeastZero, "learning rate"},
+      {"betas", &O::betas, kDecay, "decay rates of the moments"},
+      {"eps", &O::eps, kAtLeastZero, "added to the root of the second moment"},
+      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled"},
+      {"correct_bias", &O::correct_bias, {}, "corrects the moments' start at zero"}};
   AppendGaLoreFields(fields);
   return fields;
 }
 
-std::span<const StateSpec> GaLoreAdamW::StatesUnder(const ParamView& view,
-                                                    const GaLoreAdamWOptions& options) const {
-  const GaLoreSettings settings = GaLoreOf(options);
-  if (!Projects(settings, view)) {
-    return KeepSpecs(
-        {{"exp_avg", StateKind::kElementwise}, {"exp_avg_sq", StateKind::kElementwise}});
+void GaLoreAdamWRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  const GaLoreSettings settings = GaLoreOf(of.options);
+  if (!Projects(settings, of.view)) {
+    specs = {{"exp_avg"}, {"exp_avg_sq"}};
+    return;
   }
-  const Shape shape = PlanOf(settings, view).low_rank();
-  std::vector<StateSpec> specs;
-  if (KeepsMoments(view)) {
+  if (KeepsMoments(of.view)) {
+    const Shape shape = PlanOf(settings, of.view).low_rank();
     specs = {{"exp_avg", StateKind::kLowRank, shape}, {"exp_avg_sq", StateKind::kLowRank, shape}};
   }
-  AppendBasisSpecs(settings, view, specs);
-  return KeepSpecs(std::move(specs));
+  AppendBasisSpecs(settings, of.view, specs);
 }
 
-void GaLoreAdamW::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
-  for (const ActiveParam& p : params) {
-    const GaLoreSettings settings = GaLoreOf(options(p.group));
-    if (Projects(settings, *p.view)) Declare(phase, settings, p, buffer);
-  }
-}
-
-void GaLoreAdamW::ComputeStats(int phase, std::span<const ActiveParam> params,
-                               const StepDecision& decision, std::span<const StatBuffer> totals,
-                               StatBuffer& buffer) {
-  for (const ActiveParam& p : params) {
-    const GaLoreSettings settings = GaLoreOf(options(p.group));
-    if (Projects(settings, *p.view)) Compute(phase, settings, p, decision, totals, buffer);
-  }
-}
-
-Tensor GaLoreAdamW::LowRankUpdate(const ActiveParam& param, ParamView& states,
-                                  const Projected& projected, const StepDecision& decision,
-                                  std::span<const StatBuffer>) {
+Tensor GaLoreAdamWRule::LowRankUpdate(const ActiveParam& param, ParamView& states,
+                                      const Projected& projected, const RuleStep& step) {
   const GaLoreAdamWOptions& o = options(param.group);
   for (const char* name : {"exp_avg", "exp_avg_sq"}) {
     if (!projected.refreshed || o.on_refresh == "keep") break;
@@ -98,44 +66,26 @@ Tensor GaLoreAdamW::LowRankUpdate(const ActiveParam& param, ParamView& states,
   const Tensor& grad = projected.grad;
   const Tensor update =
       Tensor::Zeros(grad.shape(), grad.dtype(), grad.context(), MemoryCategory::kWorkspace);
-  AdamChunk chunk{};
-  chunk.weight = update.raw();
-  chunk.grad = grad.raw();
-  chunk.grad_dtype = grad.dtype();
-  chunk.n = update.numel();
-  SetStepSize(o, states, chunk);
+  const AdamArgs::Chunk chunk{
+      {{update.raw(), grad.raw(), grad.dtype(), nullptr, grad.dtype(), update.numel()},
+       {states.state("exp_avg").raw(), states.state("exp_avg_sq").raw()}},
+      {AdamSettingsOf(o, states, 0)}};
   const DeviceContext& context = *grad.context();
-  OptimKernelsFor(context).adam(context,
-                                ArgsOf(o, grad.dtype(), 0, decision.grad_scale(), {&chunk, 1}));
+  OptimKernelsFor(context).adam(context, {grad.dtype(), step.decision, {&chunk, 1}});
   return update;
 }
 
-void GaLoreAdamW::Update(int group, std::span<const ActiveParam> params,
-                         const StepDecision& decision, std::span<const StatBuffer> totals) {
-  const GaLoreAdamWOptions& o = options(group);
-  const GaLoreSettings settings = GaLoreOf(o);
+void GaLoreAdamWRule::Update(const RuleStep& step) {
+  const GaLoreAdamWOptions& o = options(step.group);
   const double decay = o.lr * o.weight_decay;
-  const DeviceContext& context = *params[0].grad.context();
-  std::vector<ActiveParam> plain;
-  for (const ActiveParam& p : params) {
-    if (!Projects(settings, *p.view)) {
-      plain.push_back(p);
-      continue;
-    }
-    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, decay, {.rate = 1});
-  }
-  const auto make_chunk = [&](const ActiveParam& param) {
-    AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-    SetStepSize(o, *param.view, chunk);
-    return chunk;
-  };
-  ForEachComputeDType<AdamChunk>(
-      plain, make_chunk, [&](DType dtype, std::span<const AdamChunk> chunks) {
-        OptimKernelsFor(context).adam(context,
-                                      ArgsOf(o, dtype, decay, decision.grad_scale(), chunks));
+  const std::vector<ActiveParam> plain =
+      ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+        UpdateProjected(settings, param, step, DecayKind::kAfter, decay, {.rate = 1});
       });
+  const auto element = [&](const ActiveParam& p) { return AdamSettingsOf(o, *p.view, decay); };
+  RunElements(&OptimKernels::adam, plain, step.decision, element, {"exp_avg", "exp_avg_sq"});
 }
 
-template class TypedOptimizer<GaLoreAdamWOptions>;
+template class OptimizerOf<GaLoreAdamWRule>;
 
 }  // namespace apogee::optim

@@ -43,39 +43,24 @@ struct GaLoreAdamWOptions {
   std::string on_refresh = "keep";
 
   static constexpr const char* kName = "galore_adamw";
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<GaLoreAdamWOptions>> Fields();
+  void Check(OptionProblems& problems) const { CheckGaLore(GaLoreOf(*this), problems); }
 };
-extern template class TypedOptimizer<GaLoreAdamWOptions>;
 
-class GaLoreAdamW : public TypedOptimizer<GaLoreAdamWOptions>, public GaLoreProjector {
+class GaLoreAdamWRule : public GaLoreRule<GaLoreAdamWOptions> {
  public:
-  GaLoreAdamW(std::vector<autograd::ParameterPtr> params, const GaLoreAdamWOptions& options)
-      : GaLoreAdamW({{std::move(params), options}}) {}
-  explicit GaLoreAdamW(std::vector<ParamGroup<GaLoreAdamWOptions>> groups)
-      : TypedOptimizer(GaLoreAdamWOptions::kName, CheckedGaLoreGroups(std::move(groups))) {}
+  static constexpr const char* kName = GaLoreAdamWOptions::kName;
+  using GaLoreRule::GaLoreRule;
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return KeepsBases(*this, spans_ranks()); }
-  int64_t OwnedNumel(const ParamView& view, int group) const override {
-    return LowRankNumel(GaLoreOf(options(group)), view);
-  }
-  bool ReducesOwnGrad(const ParamView& view, int group) const override {
-    return Projects(GaLoreOf(options(group)), view);
-  }
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const GaLoreAdamWOptions& options) const override;
-  int num_stat_phases() const override { return kNumPhases; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
   Tensor LowRankUpdate(const ActiveParam& param, ParamView& states, const Projected& projected,
-                       const StepDecision& decision, std::span<const StatBuffer> totals) override;
+                       const RuleStep& step) override;
 };
+using GaLoreAdamW = OptimizerOf<GaLoreAdamWRule>;
+extern template class OptimizerOf<GaLoreAdamWRule>;
 
 }  // namespace apogee::optim
 

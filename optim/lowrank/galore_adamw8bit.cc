@@ -22,56 +22,43 @@ Adam8Settings Settings(const GaLoreAdamW8bitOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> GaLoreAdamW8bitOptions::Problems() const {
-  OptionProblems problems;
-  Adam8Settings settings = Settings(*this);
-  settings.block = block_size;
-  CheckAdam8(settings, kernel, problems);
-  if (block_size == 0) problems.Add("block_size is 0, must be a power of two from 64 to 4096");
-  CheckGaLore(GaLoreOf(*this), problems);
-  return problems.list();
-}
-
 std::vector<OptionField<GaLoreAdamW8bitOptions>> GaLoreAdamW8bitOptions::Fields() {
   using O = GaLoreAdamW8bitOptions;
-  std::vector<OptionField<O>> fields = {{"lr", &O::lr},
-                                        {"betas", &O::betas},
-                                        {"eps", &O::eps},
-                                        {"weight_decay", &O::weight_decay},
-                                        {"bits", &O::bits},
-                                        {"min_8bit_size", &O::min_8bit_size},
-                                        {"block_size", &O::block_size},
-                                        {"block_wise", &O::block_wise},
-                                        {"kernel", &O::kernel}};
+  std::vector<OptionField<O>> fields = Adam8Fields<O>();
+  fields.push_back({"kernel", &O::kernel, {}, "decay order and sign rule: cuda or cpu"});
   AppendGaLoreFields(fields);
   return fields;
 }
 
-std::span<const StateSpec> GaLoreAdamW8bit::StatesUnder(
-    const ParamView& view, const GaLoreAdamW8bitOptions& options) const {
-  const GaLoreSettings settings = GaLoreOf(options);
-  std::vector<StateSpec> specs;
-  if (Projects(settings, view)) {
-    const Shape shape = PlanOf(settings, view).low_rank();
-    if (KeepsMoments(view)) AppendAdam8Specs(Settings(options), shape.numel(), shape, specs);
-    AppendBasisSpecs(settings, view, specs);
-  } else {
-    AppendAdam8Specs(Settings(options), view.layout().logical_shape().numel(), {}, specs);
-  }
-  return KeepSpecs(std::move(specs));
+void GaLoreAdamW8bitOptions::Check(OptionProblems& problems) const {
+  Adam8Settings settings = Settings(*this);
+  settings.block = block_size;
+  CheckAdam8(settings, kernel, problems);
+  CheckGaLore(GaLoreOf(*this), problems);
 }
 
-bool GaLoreAdamW8bit::ReducesOwnGrad(const ParamView& view, int group) const {
-  const GaLoreSettings settings = GaLoreOf(options(group));
+void GaLoreAdamW8bitRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  const GaLoreSettings settings = GaLoreOf(of.options);
+  const Adam8Settings adam = Settings(of.options);
+  if (!Projects(settings, of.view)) {
+    return AppendAdam8Specs(adam, of.view.layout().logical_shape().numel(), {}, specs);
+  }
+  const Shape shape = PlanOf(settings, of.view).low_rank();
+  if (KeepsMoments(of.view)) AppendAdam8Specs(adam, shape.numel(), shape, specs);
+  AppendBasisSpecs(settings, of.view, specs);
+}
+
+bool GaLoreAdamW8bitRule::ReducesOwnGrad(const ParamView& view, int group) const {
+  const GaLoreSettings settings = SettingsOf(group);
   if (!Projects(settings, view)) return false;
   const bool codes = Settings(options(group)).UsesCodes(LowRankNumel(settings, view));
   return !codes || view.compute_dtype() == DType::kF64;
 }
 
-void GaLoreAdamW8bit::DeclareStats(int phase, std::span<const ActiveParam> params,
-                                   StatBuffer& buffer) {
+void GaLoreAdamW8bitRule::DeclareStats(int phase, std::span<const ActiveParam> params,
+                                       StatBuffer& buffer) {
   for (const ActiveParam& p : params) {
-    const GaLoreSettings settings = GaLoreOf(options(p.group));
+    const GaLoreSettings settings = SettingsOf(p.group);
     const Adam8Settings adam = Settings(options(p.group));
     if (Projects(settings, *p.view)) {
       Declare(phase, settings, p, buffer);
@@ -81,22 +68,22 @@ void GaLoreAdamW8bit::DeclareStats(int phase, std::span<const ActiveParam> param
   }
 }
 
-void GaLoreAdamW8bit::ComputeStats(int phase, std::span<const ActiveParam> params,
-                                   const StepDecision& decision, std::span<const StatBuffer> totals,
-                                   StatBuffer& buffer) {
-  for (const ActiveParam& p : params) {
-    const GaLoreSettings settings = GaLoreOf(options(p.group));
-    if (Projects(settings, *p.view)) {
-      Compute(phase, settings, p, decision, totals, buffer);
-    } else if (const StatBuffer::Entry* entry = FindEntry(buffer.max_entries(), p.view)) {
-      StatSlice(buffer, StatSection::kMaxima, entry->offset, entry->count)
-          .CopyFrom(Adam8AbsMax(Settings(options(p.group)), p, decision.grad_scale()));
-    }
+std::string GaLoreAdamW8bitRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  const std::vector<ActiveParam> plain =
+      ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+        Compute(phase, settings, param, step, buffer);
+      });
+  for (const ActiveParam& p : plain) {
+    const StatBuffer::Entry* entry = FindEntry(buffer.max_entries(), p.view);
+    if (entry == nullptr) continue;
+    StatSlice(buffer, StatSection::kMaxima, entry->offset, entry->count)
+        .CopyFrom(Adam8AbsMax(Settings(options(p.group)), p, step.decision.grad_scale()));
   }
+  return "";
 }
 
-void GaLoreAdamW8bit::MoveMoments(const GaLoreAdamW8bitOptions& o, const ParamView& view,
-                                  const Projected& projected) {
+void GaLoreAdamW8bitRule::MoveMoments(const GaLoreAdamW8bitOptions& o, const ParamView& view,
+                                      const Projected& projected) {
   if (!projected.refreshed || o.on_refresh == "keep") return;
   const Adam8Settings settings = Settings(o);
   for (const bool second : {false, true}) {
@@ -116,38 +103,32 @@ void GaLoreAdamW8bit::MoveMoments(const GaLoreAdamW8bitOptions& o, const ParamVi
   }
 }
 
-Tensor GaLoreAdamW8bit::LowRankUpdate(const ActiveParam& param, ParamView& states,
-                                      const Projected& projected, const StepDecision& decision,
-                                      std::span<const StatBuffer>) {
+Tensor GaLoreAdamW8bitRule::LowRankUpdate(const ActiveParam& param, ParamView& states,
+                                          const Projected& projected, const RuleStep& step) {
   const GaLoreAdamW8bitOptions& o = options(param.group);
   MoveMoments(o, states, projected);
-  return Adam8LowRankStep(Settings(o), states, projected.grad, decision.grad_scale());
+  return Adam8LowRankStep(Settings(o), states, projected.grad, step.decision.grad_scale());
 }
 
-void GaLoreAdamW8bit::Update(int group, std::span<const ActiveParam> params,
-                             const StepDecision& decision, std::span<const StatBuffer> totals) {
-  const GaLoreAdamW8bitOptions& o = options(group);
-  const GaLoreSettings settings = GaLoreOf(o);
-  const Adam8Settings adam = Settings(o);
-  std::vector<Adam8Param> plain;
-  for (const ActiveParam& p : params) {
-    if (!Projects(settings, *p.view)) {
-      Adam8Param& update = plain.emplace_back();
-      update.param = &p;
-      update.grad_scale = decision.grad_scale();
-      const StatBuffer& scales = totals[kProjectionPhase];
-      if (const StatBuffer::Entry* entry = FindEntry(scales.max_entries(), p.view)) {
-        update.new_scales = StatSlice(scales, StatSection::kMaxima, entry->offset, entry->count)
-                                .To(p.view->compute_dtype(), MemoryCategory::kWorkspace);
-      }
-      continue;
+void GaLoreAdamW8bitRule::Update(const RuleStep& step) {
+  const GaLoreAdamW8bitOptions& o = options(step.group);
+  const std::vector<ActiveParam> plain =
+      ForEachProjected(step.params, [&](const ActiveParam& param, const GaLoreSettings& settings) {
+        UpdateProjected(settings, param, step, DecayKind::kAfter, o.lr * o.weight_decay,
+                        {.rate = 1});
+      });
+  const StatBuffer& scales = step.totals[kProjectionPhase];
+  std::vector<Adam8Param> updates;
+  for (const ActiveParam& p : plain) {
+    Adam8Param& update = updates.emplace_back(Adam8Param{&p, step.decision.grad_scale(), {}});
+    if (const StatBuffer::Entry* entry = FindEntry(scales.max_entries(), p.view)) {
+      update.new_scales = StatSlice(scales, StatSection::kMaxima, entry->offset, entry->count)
+                              .To(p.view->compute_dtype(), MemoryCategory::kWorkspace);
     }
-    UpdateProjected(settings, p, decision, totals, DecayKind::kAfter, o.lr * o.weight_decay,
-                    {.rate = 1});
   }
-  if (!plain.empty()) Adam8Update(adam, plain);
+  if (!updates.empty()) Adam8Update(Settings(o), updates);
 }
 
-template class TypedOptimizer<GaLoreAdamW8bitOptions>;
+template class OptimizerOf<GaLoreAdamW8bitRule>;
 
 }  // namespace apogee::optim

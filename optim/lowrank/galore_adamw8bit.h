@@ -45,44 +45,34 @@ struct GaLoreAdamW8bitOptions {
   std::string on_refresh = "keep";
 
   static constexpr const char* kName = "galore_adamw8bit";
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<GaLoreAdamW8bitOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<GaLoreAdamW8bitOptions>;
 
-class GaLoreAdamW8bit : public TypedOptimizer<GaLoreAdamW8bitOptions>, public GaLoreProjector {
+// The phase of R also has the scales of blocks that shards may cut.
+class GaLoreAdamW8bitRule : public GaLoreRule<GaLoreAdamW8bitOptions> {
  public:
-  GaLoreAdamW8bit(std::vector<autograd::ParameterPtr> params, const GaLoreAdamW8bitOptions& options)
-      : GaLoreAdamW8bit({{std::move(params), options}}) {}
-  explicit GaLoreAdamW8bit(std::vector<ParamGroup<GaLoreAdamW8bitOptions>> groups)
-      : TypedOptimizer(GaLoreAdamW8bitOptions::kName, CheckedGaLoreGroups(std::move(groups))) {}
+  static constexpr const char* kName = GaLoreAdamW8bitOptions::kName;
+  using GaLoreRule::GaLoreRule;
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return KeepsBases(*this, spans_ranks()); }
-  int64_t OwnedNumel(const ParamView& view, int group) const override {
-    return LowRankNumel(GaLoreOf(options(group)), view);
-  }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
+
+ protected:
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
   // False with 8-bit codes in f32. The projection of a mean and the mean of projections differ in
   // their last bits, which may decide between two codes.
   bool ReducesOwnGrad(const ParamView& view, int group) const override;
-
- protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const GaLoreAdamW8bitOptions& options) const override;
-  // The phases of the projection. The phase of R also has the scales of blocks that shards may cut.
-  int num_stat_phases() const override { return kNumPhases; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
   Tensor LowRankUpdate(const ActiveParam& param, ParamView& states, const Projected& projected,
-                       const StepDecision& decision, std::span<const StatBuffer> totals) override;
+                       const RuleStep& step) override;
 
  private:
   static void MoveMoments(const GaLoreAdamW8bitOptions& o, const ParamView& view,
                           const Projected& projected);
 };
+using GaLoreAdamW8bit = OptimizerOf<GaLoreAdamW8bitRule>;
+extern template class OptimizerOf<GaLoreAdamW8bitRule>;
 
 }  // namespace apogee::optim
 

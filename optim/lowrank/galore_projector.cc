@@ -150,8 +150,7 @@ void GaLoreProjector::Declare(int phase, const GaLoreSettings& settings, const A
 }
 
 void GaLoreProjector::Compute(int phase, const GaLoreSettings& settings, const ActiveParam& param,
-                              const StepDecision& decision, std::span<const StatBuffer> totals,
-                              StatBuffer& buffer) {
+                              const RuleStep& step, StatBuffer& buffer) {
   const ParamView& view = *param.view;
   if (!IsShared(view)) return;
   const StatBuffer::Entry* entry = FindEntry(buffer.sum_entries(), &view);
@@ -167,14 +166,14 @@ void GaLoreProjector::Compute(int phase, const GaLoreSettings& settings, const A
       at += segment.length;
     }
   } else if (phase == kBasisPhase) {
-    if (view.owned()) ComputeBasis(settings, param, totals, to);
+    if (view.owned()) ComputeBasis(settings, param, step.totals, to);
   } else if (phase == kProjectionPhase) {
-    const LowRankBasis sent = SentBasis(plan, view, TotalsOf(totals[kBasisPhase], view));
+    const LowRankBasis sent = SentBasis(plan, view, TotalsOf(step.totals[kBasisPhase], view));
     const LowRankBasis basis = sent.defined() ? sent : StoredBasis(plan, view);
     const Tensor part = ProjectPart(view.layout(), param.grad, basis, plan.low_rank());
     ops::Accumulate(to, part);
   } else if (view.owned()) {
-    const Tensor update = ComputeDirection(settings, param, decision, totals);
+    const Tensor update = ComputeDirection(settings, param, step);
     to.CopyFrom(update.View({update.numel()}));
   }
 }
@@ -229,8 +228,8 @@ GaLoreProjector::Projected GaLoreProjector::Assemble(const GaLoreSettings& setti
 }
 
 Tensor GaLoreProjector::ComputeDirection(const GaLoreSettings& settings, const ActiveParam& param,
-                                         const StepDecision& decision,
-                                         std::span<const StatBuffer> totals) {
+                                         const RuleStep& step) {
+  const std::span<const StatBuffer> totals = step.totals;
   const ParamView& view = *param.view;
   const GaLorePlan plan = PlanOf(settings, view);
   const LowRankBasis fresh = SentBasis(plan, view, TotalsOf(totals[kBasisPhase], view));
@@ -246,15 +245,15 @@ Tensor GaLoreProjector::ComputeDirection(const GaLoreSettings& settings, const A
   ParamView moving(view.name(), low_rank, Layout(plan.low_rank()));
   moving.ReplaceStates(copies);
   moving.set_step(view.step() + 1);
-  const Tensor update = LowRankUpdate(param, moving, projected, decision, totals);
+  const Tensor update = LowRankUpdate(param, moving, projected, step);
   moved_[&view] = std::move(copies);
   return update;
 }
 
 void GaLoreProjector::UpdateProjected(const GaLoreSettings& settings, const ActiveParam& param,
-                                      const StepDecision& decision,
-                                      std::span<const StatBuffer> totals, DecayKind kind,
-                                      double decay, const SizedRate& decay_rate) {
+                                      const RuleStep& step, DecayKind kind, double decay,
+                                      const SizedRate& decay_rate) {
+  const std::span<const StatBuffer> totals = step.totals;
   ParamView& view = *param.view;
   const GaLorePlan plan = PlanOf(settings, view);
   const LowRankBasis basis = StoredBasis(plan, view);
@@ -280,8 +279,7 @@ void GaLoreProjector::UpdateProjected(const GaLoreSettings& settings, const Acti
                                 ? LowRankTotals(plan, totals[kProjectionPhase], view)
                                 : ProjectPart(view.layout(), param.grad,
                                               fresh.defined() ? fresh : basis, plan.low_rank());
-    update = LowRankUpdate(param, view, Assemble(settings, basis, fresh, low_rank, earlier),
-                           decision, totals);
+    update = LowRankUpdate(param, view, Assemble(settings, basis, fresh, low_rank, earlier), step);
   }
   if (fresh.left.defined()) basis.left.CopyFrom(fresh.left);
   if (fresh.right.defined()) basis.right.CopyFrom(fresh.right);
@@ -291,7 +289,7 @@ void GaLoreProjector::UpdateProjected(const GaLoreSettings& settings, const Acti
              .scale = settings.scale,
              .decay = decay,
              .decay_rate = decay_rate,
-             .gate = decision.gate,
+             .gate = step.decision.gate,
              .chunks = {}});
 }
 

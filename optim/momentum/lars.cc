@@ -2,75 +2,73 @@
 
 #include "apogee/optim/momentum/lars.h"
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/layerwise.h"
 #include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
+namespace {
 
-std::vector<std::string> LarsOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.AtLeastZero("momentum", momentum);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  problems.Positive("trust_coefficient", trust_coefficient);
-  problems.AtLeastZero("eps", eps);
-  if (nesterov && !(momentum > 0)) problems.Add("nesterov needs momentum above 0");
-  return problems.list();
+// Runs `kernel` on parameters of one group. `first`: the entry of the first one in `sums`.
+void Run(KernelSlot<LarsArgs> OptimKernels::*kernel, const LarsOptions& o,
+         std::span<const ActiveParam> params, size_t first, const StepDecision& decision,
+         const StatBuffer& sums) {
+  RunKernel(params, kernel,
+            LarsArgs{{},
+                     sums.dtype(),
+                     decision.grad_scale(),
+                     o.lr,
+                     o.momentum,
+                     o.weight_decay,
+                     o.trust_coefficient,
+                     o.eps,
+                     o.nesterov,
+                     {}},
+            [&](const ActiveParam& param) {
+              const ParamView& view = *param.view;
+              LarsChunk chunk = MakeUpdateChunk<LarsChunk>(param);
+              chunk.sums = SumsAt(sums, first + static_cast<size_t>(&param - params.data()));
+              chunk.trusted = !(o.matrices_only && view.layout().logical_shape().rank() < 2);
+              if (o.momentum != 0) chunk.momentum_buffer = view.state("momentum_buffer").raw();
+              return chunk;
+            });
 }
+
+}  // namespace
 
 std::vector<OptionField<LarsOptions>> LarsOptions::Fields() {
-  return {{"lr", &LarsOptions::lr},
-          {"momentum", &LarsOptions::momentum},
-          {"weight_decay", &LarsOptions::weight_decay},
-          {"trust_coefficient", &LarsOptions::trust_coefficient},
-          {"eps", &LarsOptions::eps},
-          {"nesterov", &LarsOptions::nesterov},
-          {"matrices_only", &LarsOptions::matrices_only}};
+  using O = LarsOptions;
+  return {
+      {"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate"},
+      {"momentum", &O::momentum, OptionCheck::kAtLeastZero, "decay rate of the buffer; 0: none"},
+      {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, "L2, inside the ratio"},
+      {"trust_coefficient", &O::trust_coefficient, OptionCheck::kPositive,
+       "size of an update relative to that of the weights"},
+      {"eps", &O::eps, OptionCheck::kAtLeastZero, "added to the divisor of the ratio"},
+      {"nesterov", &O::nesterov, {}, "looks ahead; needs momentum"},
+      {"matrices_only", &O::matrices_only, {}, "ratio 1 for vectors and scalars"}};
 }
 
-std::span<const StateSpec> Lars::StatesUnder(const ParamView&, const LarsOptions& options) const {
-  static constexpr StateSpec kStates[] = {{"momentum_buffer", StateKind::kElementwise}};
-  return options.momentum != 0 ? std::span<const StateSpec>(kStates) : std::span<const StateSpec>();
+void LarsOptions::Check(OptionProblems& problems) const {
+  if (nesterov && !(momentum > 0)) problems.Add("nesterov needs momentum above 0");
 }
 
-void Lars::DeclareStats(int, std::span<const ActiveParam> params, StatBuffer& buffer) {
+void LarsRule::DeclareStats(int, std::span<const ActiveParam> params, StatBuffer& buffer) {
   for (const ActiveParam& param : params) buffer.AddSums(*param.view, 2);
 }
 
-void Lars::ComputeStats(int, std::span<const ActiveParam> all, const StepDecision& decision,
-                        std::span<const StatBuffer>, StatBuffer& buffer) {
-  ForEachGroup(all, [&](int group, size_t first, std::span<const ActiveParam> params) {
-    RunPass(Pass::kSums, group, params, first, decision, buffer);
+std::string LarsRule::ComputeStats(int, const RuleStep& step, StatBuffer& buffer) {
+  ForEachGroup(step.params, [&](int group, size_t first, std::span<const ActiveParam> params) {
+    Run(&OptimKernels::lars_sums, options(group), params, first, step.decision, buffer);
   });
+  return "";
 }
 
-void Lars::RunPass(Pass pass, int group, std::span<const ActiveParam> params, size_t first,
-                   const StepDecision& decision, const StatBuffer& sums) {
-  const LarsOptions& o = options(group);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    LarsChunk chunk = MakeUpdateChunk<LarsChunk>(param);
-    chunk.sums = SumsAt(sums, first + static_cast<size_t>(&param - params.data()));
-    chunk.trusted = !(o.matrices_only && param.view->layout().logical_shape().rank() < 2);
-    if (o.momentum != 0) chunk.momentum_buffer = param.view->state("momentum_buffer").raw();
-    return chunk;
-  };
-  ForEachComputeDType<LarsChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const LarsChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        const LarsArgs args{dtype,      sums.dtype(),   decision.grad_scale(), o.lr,
-                            o.momentum, o.weight_decay, o.trust_coefficient,   o.eps,
-                            o.nesterov, chunks};
-        const OptimKernels& kernels = OptimKernelsFor(context);
-        pass == Pass::kSums ? kernels.lars_sums(context, args) : kernels.lars(context, args);
-      });
+void LarsRule::Update(const RuleStep& step) {
+  const StatBuffer& sums = step.totals[0];
+  Run(&OptimKernels::lars, options(step.group), step.params, EntryOf(sums, step.params[0]),
+      step.decision, sums);
 }
 
-void Lars::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                  std::span<const StatBuffer> totals) {
-  RunPass(Pass::kUpdate, group, params, EntryOf(totals[0], params[0]), decision, totals[0]);
-}
-
-template class TypedOptimizer<LarsOptions>;
+template class OptimizerOf<LarsRule>;
 
 }  // namespace apogee::optim

@@ -20,7 +20,7 @@
 #ifndef APOGEE_OPTIM_MOMENTUM_LARS_H_
 #define APOGEE_OPTIM_MOMENTUM_LARS_H_
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -33,36 +33,29 @@ struct LarsOptions {
   bool nesterov = false;       // needs momentum
   bool matrices_only = false;  // ratio 1 for vectors and scalars (biases, norms)
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<LarsOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<LarsOptions>;
 
-class Lars : public TypedOptimizer<LarsOptions> {
+class LarsRule : public RuleOf<LarsOptions> {
  public:
-  Lars(std::vector<autograd::ParameterPtr> params, const LarsOptions& options)
-      : Lars({{std::move(params), options}}) {}
-  explicit Lars(std::vector<ParamGroup<LarsOptions>> groups)
-      : TypedOptimizer("lars", std::move(groups)) {}
+  static constexpr const char* kName = "lars";
+  explicit LarsRule(std::vector<LarsOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
+  OptimizerTraits traits() override {
+    return {.shards = true, .decides_on_device = true, .num_stat_phases = 1};
+  }
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const LarsOptions& options) const override;
-  int num_stat_phases() const override { return 1; }
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
-
- private:
-  enum class Pass { kSums, kUpdate };
-  void RunPass(Pass pass, int group, std::span<const ActiveParam> params, size_t first,
-               const StepDecision& decision, const StatBuffer& sums);
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override {
+    if (of.options.momentum != 0) specs = {{"momentum_buffer"}};
+  }
 };
+using Lars = OptimizerOf<LarsRule>;
+extern template class OptimizerOf<LarsRule>;
 
 }  // namespace apogee::optim
 

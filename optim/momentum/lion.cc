@@ -2,50 +2,25 @@
 
 #include "apogee/optim/momentum/lion.h"
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
 
-std::vector<std::string> LionOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.Decay("betas[0]", betas[0]);
-  problems.Decay("betas[1]", betas[1]);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  return problems.list();
-}
-
 std::vector<OptionField<LionOptions>> LionOptions::Fields() {
-  return {{"lr", &LionOptions::lr},
-          {"betas", &LionOptions::betas},
-          {"weight_decay", &LionOptions::weight_decay},
-          {"maximize", &LionOptions::maximize}};
+  using O = LionOptions;
+  return {{"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate; every element moves by it"},
+          {"betas", &O::betas, OptionCheck::kDecay, "decay rates of the direction and of m"},
+          {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, "decoupled"},
+          {"maximize", &O::maximize, {}, "goes up the gradient"}};
 }
 
-std::span<const StateSpec> Lion::StatesUnder(const ParamView&, const LionOptions&) const {
-  static constexpr StateSpec kStates[] = {{"exp_avg", StateKind::kElementwise}};
-  return kStates;
+void LionRule::Update(const RuleStep& step) {
+  const LionOptions& o = options(step.group);
+  const LionElement element{o.lr, o.lr * o.weight_decay, o.betas[0], o.betas[1]};
+  RunElements(&OptimKernels::lion, step.params, step.decision.grad_scale(o.maximize ? -1 : 1),
+              element, {"exp_avg"});
 }
 
-void Lion::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                  std::span<const StatBuffer>) {
-  const LionOptions& o = options(group);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    LionChunk chunk = MakeUpdateChunk<LionChunk>(param);
-    chunk.exp_avg = param.view->state("exp_avg").raw();
-    return chunk;
-  };
-  ForEachComputeDType<LionChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const LionChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        const double sign = o.maximize ? -1 : 1;
-        OptimKernelsFor(context).lion(
-            context, {dtype, decision.grad_scale(sign), o.lr, o.lr * o.weight_decay, o.betas[0],
-                      o.betas[1], chunks});
-      });
-}
-
-template class TypedOptimizer<LionOptions>;
+template class OptimizerOf<LionRule>;
 
 }  // namespace apogee::optim

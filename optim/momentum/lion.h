@@ -19,7 +19,7 @@
 
 #include <array>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -29,27 +29,23 @@ struct LionOptions {
   double weight_decay = 0;  // decoupled
   bool maximize = false;
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<LionOptions>> Fields();
 };
-extern template class TypedOptimizer<LionOptions>;
 
-class Lion : public TypedOptimizer<LionOptions> {
- public:
-  Lion(std::vector<autograd::ParameterPtr> params, const LionOptions& options)
-      : Lion({{std::move(params), options}}) {}
-  explicit Lion(std::vector<ParamGroup<LionOptions>> groups)
-      : TypedOptimizer("lion", std::move(groups)) {}
+struct LionRule : RuleOf<LionOptions> {
+  static constexpr const char* kName = "lion";
+  explicit LionRule(std::vector<LionOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
+  OptimizerTraits traits() override { return {.shards = true, .decides_on_device = true}; }
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const LionOptions& options) const override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject&, std::vector<StateSpec>& specs) const override {
+    specs = {{"exp_avg"}};
+  }
 };
+using Lion = OptimizerOf<LionRule>;
+extern template class OptimizerOf<LionRule>;
 
 }  // namespace apogee::optim
 

@@ -2,40 +2,25 @@
 
 #include "apogee/optim/momentum/lomo.h"
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
 
-std::vector<std::string> LomoOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  if (!(clip_grad_value > 0)) {
-    problems.Add(internal::Concat("clip_grad_value is ", clip_grad_value,
-                                  ", must be above 0 (inf: no clamping)"));
-  }
-  return problems.list();
-}
-
 std::vector<OptionField<LomoOptions>> LomoOptions::Fields() {
-  return {{"lr", &LomoOptions::lr},
-          {"weight_decay", &LomoOptions::weight_decay},
-          {"clip_grad_value", &LomoOptions::clip_grad_value}};
+  using O = LomoOptions;
+  return {{"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate"},
+          {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, "decoupled"},
+          {"clip_grad_value", &O::clip_grad_value, OptionCheck::kAboveZero,
+           "gradients are clamped to +- this; inf: not"}};
 }
 
-void Lomo::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                  std::span<const StatBuffer>) {
-  const LomoOptions& o = options(group);
-  ForEachComputeDType<UpdateChunk>(
-      params, MakeUpdateChunk<UpdateChunk>, [&](DType dtype, std::span<const UpdateChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).lomo(
-            context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.lr,
-                      o.lr * o.weight_decay, decision.gate, chunks});
-      });
+void LomoRule::Update(const RuleStep& step) {
+  const LomoOptions& o = options(step.group);
+  const LomoElement element{step.decision.inv_loss_scale, o.clip_grad_value, o.lr,
+                            o.lr * o.weight_decay};
+  RunElements(&OptimKernels::lomo, step.params, step.decision.clip_only(), element, {});
 }
 
-template class TypedOptimizer<LomoOptions>;
+template class OptimizerOf<LomoRule>;
 
 }  // namespace apogee::optim

@@ -1,17 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // LOMO (Lv et al., "Full Parameter Fine-tuning for Large Language Models with Limited Resources",
-// ACL 2024): SGD that updates inside backward. It has no states, and the gradients of the whole
-// model never exist at the same time (fused_backward.h).
+// ACL 2024): SGD that updates inside backward. As soon as a gradient is final, its parameter is
+// updated and the gradient is dropped, so it has no states, and the gradients of the whole model
+// never exist at the same time.
 //
 //   optim::Lomo optimizer(model.Parameters(), {.lr = 0.01, .clip_grad_value = 1.0});
 //   optimizer.set_step_options({.max_norm = 1.0});        // backward runs twice
-//   optimizer.fused_backward(criterion(model(x), y));
-//   optimizer.step();
+//   optimizer.fused_backward(criterion(model(x), y));   // updates; no gradient is left
+//   optimizer.step();                                   // finishes the step: report, listeners
 //
 //   g = clip_factor * clamp(grad / loss_scale, -clip_grad_value, clip_grad_value)
 //   w = w - lr * weight_decay * w - lr * g
 // max_norm applies to the norm of the gradients before they are clamped.
+//
+// fused_backward. Booster::backward calls it, so your training loop need not change. With
+// StepOptions::max_norm, or a NonFinitePolicy other than kProceed, one decision for all parameters
+// needs all gradients before the first update. backward then runs twice over the same graph
+// (retain_graph): first to collect the norm of each gradient, then to update. Random masks
+// (dropout) are the same in both. With kProceed and no max_norm it runs once. In both passes at
+// most one finished gradient exists at a time, in addition to the one being computed. It multiplies
+// the loss gradient by StepOptions::loss_scale.
+// It throws Error if step() has not been called since the last fused_backward, or a parameter
+// already has a gradient: a gradient that has been used and dropped cannot be added to, so use one
+// larger batch instead of accumulating. It also throws for a sharded parameter; a plugin that
+// shards, such as GeminiPlugin, runs the same step on shards (step/fused_step.h).
+// step() after an ordinary backward makes the same update.
+//
+// Don't let backward read a parameter other than through the graph: through a Parameter::data()
+// that a forward used, for example, or in a function recomputed under NoGradGuard. The parameter
+// may have been updated by then; when depends on the plugin.
 //
 // State bytes per element: 0 (4 for the fp32 masters of bf16 and f16 weights).
 #ifndef APOGEE_OPTIM_MOMENTUM_LOMO_H_
@@ -19,8 +37,7 @@
 
 #include <limits>
 
-#include "apogee/optim/step/fused_backward.h"
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -29,30 +46,23 @@ struct LomoOptions {
   double weight_decay = 0;
   double clip_grad_value = std::numeric_limits<double>::infinity();  // infinite: no clamping
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<LomoOptions>> Fields();
 };
-extern template class TypedOptimizer<LomoOptions>;
 
-class Lomo : public TypedOptimizer<LomoOptions>, public FusedBackwardOptimizer {
- public:
-  explicit Lomo(std::vector<autograd::ParameterPtr> params, const LomoOptions& options = {})
-      : Lomo({{std::move(params), options}}) {}
-  explicit Lomo(std::vector<ParamGroup<LomoOptions>> groups)
-      : TypedOptimizer("lomo", std::move(groups)) {}
+struct LomoRule : RuleOf<LomoOptions> {
+  static constexpr const char* kName = "lomo";
+  explicit LomoRule(std::vector<LomoOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
-  void fused_backward(const Tensor& loss) override { RunFusedBackward(loss); }
-
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
+  OptimizerTraits traits() override {
+    return {.shards = true, .decides_on_device = true, .fused_backward = true};
+  }
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView&, const LomoOptions&) const override {
-    return {};
-  }
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject&, std::vector<StateSpec>&) const override {}
 };
+using Lomo = OptimizerOf<LomoRule>;
+extern template class OptimizerOf<LomoRule>;
 
 }  // namespace apogee::optim
 

@@ -2,60 +2,43 @@
 
 #include "apogee/optim/momentum/sgd.h"
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
-namespace {
-constexpr StateSpec kSgdStates[] = {{"momentum_buffer", StateKind::kElementwise}};
-}  // namespace
 
-std::vector<std::string> SgdOptions::Problems() const {
-  OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.AtLeastZero("momentum", momentum);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  problems.Finite("dampening", dampening);
+std::vector<OptionField<SgdOptions>> SgdOptions::Fields() {
+  using O = SgdOptions;
+  return {
+      {"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate"},
+      {"momentum", &O::momentum, OptionCheck::kAtLeastZero, "decay rate of the buffer; 0: none"},
+      {"dampening", &O::dampening, OptionCheck::kFinite, "taken off a gradient's weight in it"},
+      {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, "L2: added to the gradient"},
+      {"nesterov", &O::nesterov, {}, "looks ahead; needs momentum and no dampening"},
+      {"maximize", &O::maximize, {}, "goes up the gradient"}};
+}
+
+void SgdOptions::Check(OptionProblems& problems) const {
   if (nesterov && !(momentum > 0)) problems.Add("nesterov needs momentum above 0");
   if (nesterov && dampening != 0) {
     problems.Add(internal::Concat("nesterov needs dampening 0, got ", dampening));
   }
-  return problems.list();
 }
 
-std::vector<OptionField<SgdOptions>> SgdOptions::Fields() {
-  return {{"lr", &SgdOptions::lr},
-          {"momentum", &SgdOptions::momentum},
-          {"dampening", &SgdOptions::dampening},
-          {"weight_decay", &SgdOptions::weight_decay},
-          {"nesterov", &SgdOptions::nesterov},
-          {"maximize", &SgdOptions::maximize}};
-}
-
-std::span<const StateSpec> Sgd::StatesUnder(const ParamView&, const SgdOptions& options) const {
-  return options.momentum != 0 ? std::span<const StateSpec>(kSgdStates)
-                               : std::span<const StateSpec>();
-}
-
-void Sgd::Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-                 std::span<const StatBuffer>) {
-  const SgdOptions& o = options(group);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    SgdChunk chunk = MakeUpdateChunk<SgdChunk>(param);
-    if (o.momentum != 0) chunk.momentum_buffer = param.view->state("momentum_buffer").raw();
+void SgdRule::Update(const RuleStep& step) {
+  const SgdOptions& o = options(step.group);
+  const GradFactor factor = step.decision.grad_scale(o.maximize ? -1 : 1);
+  if (o.momentum == 0) {
+    const SgdElement element{o.lr, o.weight_decay};
+    return RunElements(&OptimKernels::sgd, step.params, factor, element, {});
+  }
+  const auto element = [&](const ActiveParam& param) {
     // The buffer is zeros at first; without dampening it then becomes the first gradient.
-    chunk.buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
-    return chunk;
+    const double buf_scale = param.view->step() == 1 ? 1 : 1 - o.dampening;
+    return SgdMomentumElement{o.lr, o.weight_decay, o.momentum, buf_scale, o.nesterov};
   };
-  ForEachComputeDType<SgdChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const SgdChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        const double sign = o.maximize ? -1 : 1;
-        OptimKernelsFor(context).sgd(context, {dtype, decision.grad_scale(sign), o.lr,
-                                               o.weight_decay, o.momentum, o.nesterov, chunks});
-      });
+  RunElements(&OptimKernels::sgd_momentum, step.params, factor, element, {"momentum_buffer"});
 }
 
-template class TypedOptimizer<SgdOptions>;
+template class OptimizerOf<SgdRule>;
 
 }  // namespace apogee::optim

@@ -16,7 +16,7 @@
 #ifndef APOGEE_OPTIM_MOMENTUM_SGD_H_
 #define APOGEE_OPTIM_MOMENTUM_SGD_H_
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee::optim {
 
@@ -28,27 +28,24 @@ struct SgdOptions {
   bool nesterov = false;    // needs momentum > 0 and no dampening
   bool maximize = false;
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<SgdOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<SgdOptions>;
 
-class Sgd : public TypedOptimizer<SgdOptions> {
- public:
-  Sgd(std::vector<autograd::ParameterPtr> params, const SgdOptions& options)
-      : Sgd({{std::move(params), options}}) {}
-  explicit Sgd(std::vector<ParamGroup<SgdOptions>> groups)
-      : TypedOptimizer("sgd", std::move(groups)) {}
+struct SgdRule : RuleOf<SgdOptions> {
+  static constexpr const char* kName = "sgd";
+  explicit SgdRule(std::vector<SgdOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
-  bool SupportsShards() const override { return true; }
-  bool DecidesOnDevice() const override { return true; }
+  OptimizerTraits traits() override { return {.shards = true, .decides_on_device = true}; }
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const SgdOptions& options) const override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override {
+    if (of.options.momentum != 0) specs = {{"momentum_buffer"}};
+  }
 };
+using Sgd = OptimizerOf<SgdRule>;
+extern template class OptimizerOf<SgdRule>;
 
 }  // namespace apogee::optim
 

@@ -119,8 +119,8 @@ void ErrorFeedback::AppendSpecs(const ParamView& view, const comm::CompressionOp
   if (size() == 1) return;
   const comm::CompressedAllReduce reduce(ranks_.group, options);
   const int64_t n = view.value().numel();
-  specs.push_back({kWorkerError, StateKind::kPerRank, {reduce.PaddedNumel(n)}});
-  specs.push_back({kServerError, StateKind::kPerRank, {reduce.ChunkNumel(n)}});
+  specs.push_back({kWorkerError, StateKind::kPerRank, {reduce.PaddedNumel(n)}, true});
+  specs.push_back({kServerError, StateKind::kPerRank, {reduce.ChunkNumel(n)}, true});
 }
 
 void ErrorFeedback::MakeErrors(ParamView& view, const comm::CompressionOptions& options) const {

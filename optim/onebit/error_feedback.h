@@ -29,7 +29,7 @@
 #include "apogee/comm/compressed_all_reduce.h"
 #include "apogee/optim/core/local_gradients.h"
 #include "apogee/optim/param_view.h"
-#include "apogee/optim/state_dict.h"
+#include "apogee/optim/states/state_store.h"
 
 namespace apogee::optim {
 

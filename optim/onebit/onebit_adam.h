@@ -61,39 +61,37 @@ struct OneBitAdamOptions {
   bool amsgrad = false;  // must be false: a second moment that stays has no maximum
 
   static OneBitAdamOptions DeepSpeed() { return {.deepspeed = true}; }
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<OneBitAdamOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<OneBitAdamOptions>;
-extern template class OneBitOptimizer<OneBitAdamOptions>;
+extern template class OneBitRule<OneBitAdamOptions>;
 
-class OneBitAdam : public OneBitOptimizer<OneBitAdamOptions> {
+class OneBitAdamRule : public OneBitRule<OneBitAdamOptions> {
  public:
-  OneBitAdam(std::vector<autograd::ParameterPtr> params, const OneBitAdamOptions& options)
-      : OneBitAdam({{std::move(params), options}}) {}
-  explicit OneBitAdam(std::vector<ParamGroup<OneBitAdamOptions>> groups)
-      : OneBitOptimizer("onebit_adam", std::move(groups)) {}
+  static constexpr const char* kName = "onebit_adam";
+  explicit OneBitAdamRule(std::vector<OneBitAdamOptions> groups)
+      : OneBitRule(kName, std::move(groups)) {}
 
   bool TakesLocalGrad(int group) const override { return frozen() && MayTakeLocalGrad(group); }
-  bool MayTakeLocalGrad(int group) const override { return !options(group).non_freeze; }
-  bool ClipsAddends() const override { return true; }
+  // In the compressed phase, a phase averages the momenta. It reserves no statistics.
+  OptimizerTraits traits() override { return TraitsOf(frozen() ? 1 : 0, true); }
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
 
  protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const OneBitAdamOptions& options) const override;
-  // In the compressed phase, averages the momenta. Reserves no statistics.
-  int num_stat_phases() const override { return frozen() ? 1 : 0; }
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override {
+    specs = {{"exp_avg"}, {"exp_avg_sq"}};
+    AppendErrors(of, specs);
+  }
 
  private:
-  void WarmUp(int group, std::span<const ActiveParam> params, const StepDecision& decision);
+  void WarmUp(const RuleStep& step);
 
   // The averaged momenta, from ComputeStats to Update.
   std::map<const ParamView*, Tensor> momenta_;
 };
+using OneBitAdam = OneBitOptimizer<OneBitAdamRule>;
+extern template class OptimizerOf<OneBitAdamRule>;
 
 }  // namespace apogee::optim
 

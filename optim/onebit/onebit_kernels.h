@@ -9,6 +9,7 @@
 #ifndef APOGEE_OPTIM_ONEBIT_ONEBIT_KERNELS_H_
 #define APOGEE_OPTIM_ONEBIT_ONEBIT_KERNELS_H_
 
+#include <cmath>
 #include <span>
 
 #include "apogee/optim/core/update_chunk.h"
@@ -31,36 +32,33 @@ struct BlendArgs {
   std::span<const BlendChunk> chunks;
 };
 
-// With g (`grad`, of the kernel's dtype) a momentum or gradient averaged over the ranks:
-//   m = beta m + weight g
-//   w -= step_size (m / D + decay w)
-struct FrozenAdamChunk : UpdateChunk {
-  void* exp_avg;
-  const void* exp_avg_sq;
-  double step_size;
-};
-struct FrozenAdamArgs {
-  DType dtype;
-  double beta, weight, eps, decay;
-  std::span<const FrozenAdamChunk> chunks;
+// With g a momentum or gradient averaged over the ranks. v is the second moment.
+struct FrozenAdamElement {
+  static constexpr int kNumInputs = 1;
+  double beta, weight, step_size, eps, decay;
+
+  template <typename C>
+  APOGEE_HOST_DEVICE void operator()(C g, C& w, C& m, const C& v) const {
+    m = C(beta) * m + C(weight) * g;
+    w -= C(step_size) * (m / (std::sqrt(v) + C(eps)) + C(decay) * w);
+  }
 };
 
-// A step of this rank alone, with keep = 1 - lr * decay. The anchor is the same on every rank:
-//   anchor *= keep
-//   drift = keep drift + lr m
-//   w = anchor - drift / D
-// The caller has already updated the momentum m. `grad` is unused.
-struct LocalStepChunk : UpdateChunk {
-  const void* exp_avg;
-  const void* exp_avg_sq;
-  void* anchor;
-  void* drift;
-};
-struct LocalStepArgs {
-  DType dtype;
+// A step of this rank alone, with keep = 1 - lr * decay and the momentum m, which the caller has
+// already updated, as the gradient. The anchor is the same on every rank.
+struct LocalStepElement {
+  static constexpr int kNumInputs = 1;
   double lr, keep, eps;
-  std::span<const LocalStepChunk> chunks;
+
+  template <typename C>
+  APOGEE_HOST_DEVICE void operator()(C m, C& w, C& anchor, C& drift, const C& v) const {
+    anchor = C(keep) * anchor;
+    drift = C(keep) * drift + C(lr) * m;
+    w = anchor - drift / (std::sqrt(v) + C(eps));
+  }
 };
+using FrozenAdamArgs = ElementArgs<FrozenAdamElement, 2>;
+using LocalStepArgs = ElementArgs<LocalStepElement, 3>;
 
 // 1-bit LAMB, with m (`grad`, of the kernel's dtype) the momentum averaged over the ranks:
 //   g_rec = (m - beta1 m_prev) / (1 - beta1)

@@ -39,64 +39,42 @@ void* NumberAt(const Tensor& values, int64_t offset) {
 
 }  // namespace
 
-std::vector<std::string> OneBitLambOptions::Problems() const {
-  OptionProblems problems;
+std::vector<OptionField<OneBitLambOptions>> OneBitLambOptions::Fields() {
+  using O = OneBitLambOptions;
+  using enum OptionCheck;
+  return OneBitFields<O>(
+      {{"max_coeff", &O::max_coeff, kPositive, "upper bound of the ratio c"},
+       {"min_coeff", &O::min_coeff, kPositive, "lower bound of it"},
+       {"coeff_beta", &O::coeff_beta, kDecay, "decay rate of its average"},
+       {"factor_max", &O::factor_max, kPositive, "upper bound of r"},
+       {"factor_min", &O::factor_min, kPositive, "lower bound of r"},
+       {"factor_threshold", &O::factor_threshold, kAtLeastZero, "largest change of r in a step"}});
+}
+
+void OneBitLambOptions::Check(OptionProblems& problems) const {
   CheckOneBitOptions(*this, problems);
-  problems.Positive("min_coeff", min_coeff);
-  problems.Positive("max_coeff", max_coeff);
-  problems.Decay("coeff_beta", coeff_beta);
-  problems.Positive("factor_min", factor_min);
-  problems.Positive("factor_max", factor_max);
-  problems.AtLeastZero("factor_threshold", factor_threshold);
   if (max_coeff < min_coeff) {
     problems.Add(internal::Concat("max_coeff is ", max_coeff, ", below min_coeff ", min_coeff));
   }
   if (factor_max < factor_min) {
     problems.Add(internal::Concat("factor_max is ", factor_max, ", below factor_min ", factor_min));
   }
-  return problems.list();
 }
 
-std::vector<OptionField<OneBitLambOptions>> OneBitLambOptions::Fields() {
-  using O = OneBitLambOptions;
-  return {{"lr", &O::lr},
-          {"betas", &O::betas},
-          {"eps", &O::eps},
-          {"weight_decay", &O::weight_decay},
-          {"freeze_step", &O::freeze_step},
-          {"max_coeff", &O::max_coeff},
-          {"min_coeff", &O::min_coeff},
-          {"coeff_beta", &O::coeff_beta},
-          {"factor_max", &O::factor_max},
-          {"factor_min", &O::factor_min},
-          {"factor_threshold", &O::factor_threshold},
-          {"non_freeze", &O::non_freeze},
-          {"shared_scale", &O::shared_scale},
-          {"reset_errors", &O::reset_errors},
-          {"deepspeed", &O::deepspeed},
-          {"amsgrad", &O::amsgrad}};
-}
-
-std::span<const StateSpec> OneBitLamb::StatesUnder(const ParamView&,
-                                                   const OneBitLambOptions&) const {
-  static constexpr StateSpec kStates[] = {{"exp_avg", StateKind::kElementwise},
-                                          {"exp_avg_sq", StateKind::kElementwise},
-                                          {kCoefficient, StateKind::kScalar}};
-  return kStates;
-}
-
-absl::Status OneBitLamb::PhaseStateSpecs(const ParamView& view, int group, const GroupState& state,
-                                         std::vector<StateSpec>& specs) const {
-  const auto found = state.find("switched");
-  if (found != state.end() && found->second.at(0) == 1 && MayTakeLocalGrad(group)) {
-    specs.push_back({kFresh, StateKind::kElementwise});
-    specs.push_back({kLastFactor, StateKind::kScalar});
-    specs.push_back({kScaling, StateKind::kScalar});
+void OneBitLambRule::States(const Subject& of, std::vector<StateSpec>& specs) const {
+  specs = {{"exp_avg"}, {"exp_avg_sq"}, {kCoefficient, StateKind::kScalar}};
+  const auto found = of.group_state.find("switched");
+  const bool switched = found != of.group_state.end() && found->second.at(0) == 1;
+  if (switched && !of.options.non_freeze) {
+    specs.push_back({.name = kFresh, .made_by_rule = true});
+    specs.push_back({.name = kLastFactor, .kind = StateKind::kScalar, .made_by_rule = true});
+    specs.push_back({.name = kScaling, .kind = StateKind::kScalar, .made_by_rule = true});
   }
-  return OneBitOptimizer::PhaseStateSpecs(view, group, state, specs);
+  AppendErrors(of, specs);
 }
 
-void OneBitLamb::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
+void OneBitLambRule::DeclareStats(int phase, std::span<const ActiveParam> params,
+                                  StatBuffer& buffer) {
   for (const ActiveParam& param : params) {
     const bool compressed = TakesLocalGrad(param.group);
     if (phase == kNormPhase) {
@@ -108,9 +86,7 @@ void OneBitLamb::DeclareStats(int phase, std::span<const ActiveParam> params, St
   }
 }
 
-void OneBitLamb::ComputeStats(int phase, std::span<const ActiveParam> all,
-                              const StepDecision& decision, std::span<const StatBuffer> totals,
-                              StatBuffer& buffer) {
+std::string OneBitLambRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
   if (phase == kSwitchPhase) {
     for (const StatBuffer::Entry& entry : buffer.sum_entries()) {
       const Tensor m = entry.view->state("exp_avg");
@@ -118,38 +94,29 @@ void OneBitLamb::ComputeStats(int phase, std::span<const ActiveParam> all,
       OptimKernelsFor(*m.context()).grad_norm(*m.context(), {NormKind::kL2, {&chunk, 1}});
       StatSlice(buffer, StatSection::kSums, entry.offset, 1).Fill(chunk.result);
     }
-    return;
+    return "";
   }
   if (frozen()) {
-    if (!switched()) Switch(all, totals[kSwitchPhase]);
-    AgreeOnMomenta(all, decision);
-    if (!NonFiniteAfterStats().empty()) return;
+    if (!switched()) Switch(step.params, step.totals[kSwitchPhase]);
+    std::string bad = AgreeOnMomenta(step);
+    if (!bad.empty()) return bad;
   }
-  const DeviceContext& context = *all[0].grad.context();
-  ForEachGroup(all, [&](int group, size_t, std::span<const ActiveParam> params) {
+  ForEachGroup(step.params, [&](int group, size_t, std::span<const ActiveParam> params) {
     if (TakesLocalGrad(group)) {
-      ForEachComputeDType<OneBitLambChunk>(
-          params, [&](const ActiveParam& param) { return CompressedChunk(param, buffer); },
-          [&](DType dtype, std::span<const OneBitLambChunk> chunks) {
-            OneBitLambArgs args = CompressedArgs(group, dtype, buffer.dtype());
-            args.chunks = chunks;
-            OptimKernelsFor(context).onebit_lamb_sums(context, args);
-          });
+      RunKernel(params, &OptimKernels::onebit_lamb_sums, CompressedArgs(group, buffer.dtype()),
+                [&](const ActiveParam& param) { return CompressedChunk(param, buffer); });
     } else {
-      ForEachComputeDType<LambChunk>(
-          params, [&](const ActiveParam& param) { return WarmUpChunk(param, buffer); },
-          [&](DType dtype, std::span<const LambChunk> chunks) {
-            LambArgs args = WarmUpArgs(group, dtype, buffer.dtype(), decision.grad_scale());
-            args.chunks = chunks;
-            OptimKernelsFor(context).lamb_sums(context, args);
-          });
+      RunKernel(params, &OptimKernels::lamb_sums,
+                WarmUpArgs(group, buffer.dtype(), step.decision.grad_scale()),
+                [&](const ActiveParam& param) { return WarmUpChunk(param, buffer); });
     }
   });
+  return "";
 }
 
 // Uses the momenta and second moments of the warm-up only, so calling it again after a skipped step
 // gives the same result.
-void OneBitLamb::Switch(std::span<const ActiveParam> params, const StatBuffer& squares) {
+void OneBitLambRule::Switch(std::span<const ActiveParam> params, const StatBuffer& squares) {
   double total = 0;
   std::map<const ParamView*, double> sizes;
   for (const ActiveParam& param : params) {
@@ -158,7 +125,7 @@ void OneBitLamb::Switch(std::span<const ActiveParam> params, const StatBuffer& s
     total += sizes[param.view] = std::sqrt(Sum(squares, *param.view, 0) / n);
   }
   const double mean = sizes.empty() ? 0 : total / static_cast<double>(sizes.size());
-  ForEachView([&](ParamView& view, int group) {
+  store().ForEachView([&](ParamView& view, int group) {
     if (!MayTakeLocalGrad(group) || (view.step() == 0 && !sizes.contains(&view))) return;
     view.AddState(kFresh, StateKind::kElementwise)
         .CopyFrom(view.AddState("exp_avg_sq", StateKind::kElementwise));
@@ -169,34 +136,40 @@ void OneBitLamb::Switch(std::span<const ActiveParam> params, const StatBuffer& s
   });
 }
 
-void OneBitLamb::AgreeOnMomenta(std::span<const ActiveParam> params, const StepDecision& decision) {
+std::string OneBitLambRule::AgreeOnMomenta(const RuleStep& step) {
   momenta_.clear();
   std::vector<FeedbackJob> jobs;
-  for (const ActiveParam& param : params) {
+  for (const ActiveParam& param : step.params) {
     if (!TakesLocalGrad(param.group)) continue;
     ParamView& view = *param.view;
     for (const char* name : {kLastFactor, kScaling}) view.AddState(name, StateKind::kScalar);
     view.AddState(kFresh, StateKind::kElementwise);
     const double beta = options(param.group).betas[0], scaling = NumberOf(view, kScaling);
     momenta_[&view] =
-        BlendMomentum(param, beta * scaling, (1 - beta) * decision.grad_scale() * scaling);
+        BlendMomentum(param, beta * scaling, (1 - beta) * step.decision.grad_scale() * scaling);
     jobs.push_back({&view, momenta_[&view]});
   }
-  Average(jobs);
-  if (!NonFiniteAfterStats().empty()) return momenta_.clear();
+  std::string bad = Average(jobs);
+  if (!bad.empty()) {
+    momenta_.clear();
+    return bad;
+  }
   for (const FeedbackJob& job : jobs) {
     ScaleTo(job.value, job.value, 1 / NumberOf(*job.view, kScaling));
     if (compression().deepspeed) feedback().ApplyUserMask(job);
   }
+  return bad;
 }
 
-LambArgs OneBitLamb::WarmUpArgs(int group, DType dtype, DType stat_dtype, double grad_scale) const {
+LambArgs OneBitLambRule::WarmUpArgs(int group, DType stat_dtype,
+                                    const GradFactor& grad_scale) const {
   const OneBitLambOptions& o = options(group);
-  return {dtype,          stat_dtype,  grad_scale,  o.betas[0], 1 - o.betas[0], o.betas[1], o.eps,
-          o.weight_decay, o.min_coeff, o.max_coeff, {}};
+  return {{},         stat_dtype, grad_scale,     o.betas[0],  1 - o.betas[0],
+          o.betas[1], o.eps,      o.weight_decay, o.min_coeff, o.max_coeff,
+          {}};
 }
 
-LambChunk OneBitLamb::WarmUpChunk(const ActiveParam& param, const StatBuffer& sums) const {
+LambChunk OneBitLambRule::WarmUpChunk(const ActiveParam& param, const StatBuffer& sums) const {
   LambChunk chunk = MakeUpdateChunk<LambChunk>(param);
   chunk.sums = NumberAt(sums.sum_values(), FindEntry(sums.sum_entries(), param.view)->offset);
   chunk.trusted = true;
@@ -207,13 +180,13 @@ LambChunk OneBitLamb::WarmUpChunk(const ActiveParam& param, const StatBuffer& su
   return chunk;
 }
 
-OneBitLambArgs OneBitLamb::CompressedArgs(int group, DType dtype, DType stat_dtype) const {
+OneBitLambArgs OneBitLambRule::CompressedArgs(int group, DType stat_dtype) const {
   const OneBitLambOptions& o = options(group);
-  return {dtype, stat_dtype, o.betas[0], o.betas[1], o.eps, o.weight_decay, {}};
+  return {{}, stat_dtype, o.betas[0], o.betas[1], o.eps, o.weight_decay, {}};
 }
 
-OneBitLambChunk OneBitLamb::CompressedChunk(const ActiveParam& param,
-                                            const StatBuffer& stats) const {
+OneBitLambChunk OneBitLambRule::CompressedChunk(const ActiveParam& param,
+                                                const StatBuffer& stats) const {
   OneBitLambChunk chunk = MakeUpdateChunk<OneBitLambChunk>(param);
   const Tensor& momentum = momenta_.at(param.view);
   chunk.grad = momentum.raw();
@@ -226,7 +199,7 @@ OneBitLambChunk OneBitLamb::CompressedChunk(const ActiveParam& param,
   return chunk;
 }
 
-double OneBitLamb::AdaptedRatio(const ActiveParam& param, const StatBuffer& stats) const {
+double OneBitLambRule::AdaptedRatio(const ActiveParam& param, const StatBuffer& stats) const {
   const OneBitLambOptions& o = options(param.group);
   ParamView& view = *param.view;
   double factor =
@@ -244,35 +217,24 @@ double OneBitLamb::AdaptedRatio(const ActiveParam& param, const StatBuffer& stat
   return factor * NumberOf(view, kCoefficient);
 }
 
-void OneBitLamb::Update(int group, std::span<const ActiveParam> params,
-                        const StepDecision& decision, std::span<const StatBuffer> totals) {
+void OneBitLambRule::Update(const RuleStep& step) {
+  const int group = step.group;
   const OneBitLambOptions& o = options(group);
-  const StatBuffer& stats = totals[kNormPhase];
-  const DeviceContext& context = *params[0].grad.context();
+  const StatBuffer& stats = step.totals[kNormPhase];
   if (TakesLocalGrad(group)) {
-    ForEachComputeDType<OneBitLambChunk>(
-        params,
-        [&](const ActiveParam& param) {
-          OneBitLambChunk chunk = CompressedChunk(param, stats);
-          chunk.step_size = o.lr * AdaptedRatio(param, stats);
-          return chunk;
-        },
-        [&](DType dtype, std::span<const OneBitLambChunk> chunks) {
-          OneBitLambArgs args = CompressedArgs(group, dtype, stats.dtype());
-          args.chunks = chunks;
-          OptimKernelsFor(context).onebit_lamb(context, args);
-        });
-    for (const ActiveParam& param : params) momenta_.erase(param.view);
+    RunKernel(step.params, &OptimKernels::onebit_lamb, CompressedArgs(group, stats.dtype()),
+              [&](const ActiveParam& param) {
+                OneBitLambChunk chunk = CompressedChunk(param, stats);
+                chunk.step_size = o.lr * AdaptedRatio(param, stats);
+                return chunk;
+              });
+    for (const ActiveParam& param : step.params) momenta_.erase(param.view);
     return;
   }
-  ForEachComputeDType<LambChunk>(
-      params, [&](const ActiveParam& param) { return WarmUpChunk(param, stats); },
-      [&](DType dtype, std::span<const LambChunk> chunks) {
-        LambArgs args = WarmUpArgs(group, dtype, stats.dtype(), decision.grad_scale());
-        args.chunks = chunks;
-        OptimKernelsFor(context).lamb(context, args);
-      });
-  for (const ActiveParam& param : params) {
+  RunKernel(step.params, &OptimKernels::lamb,
+            WarmUpArgs(group, stats.dtype(), step.decision.grad_scale()),
+            [&](const ActiveParam& param) { return WarmUpChunk(param, stats); });
+  for (const ActiveParam& param : step.params) {
     const double weight = std::sqrt(Sum(stats, *param.view, 0));
     const double update = std::sqrt(Sum(stats, *param.view, 1));
     if (weight == 0 || update == 0) continue;
@@ -283,12 +245,12 @@ void OneBitLamb::Update(int group, std::span<const ActiveParam> params,
   }
 }
 
-void OneBitLamb::FinishStep() {
-  if (frozen()) SetNumber("switched", 1);
-  OneBitOptimizer::FinishStep();
+void OneBitLambRule::On(RuleEvent event) {
+  if (event == RuleEvent::kUpdated && frozen()) SetNumber("switched", 1);
+  OneBitRule::On(event);
 }
 
-template class TypedOptimizer<OneBitLambOptions>;
-template class OneBitOptimizer<OneBitLambOptions>;
+template class OneBitRule<OneBitLambOptions>;
+template class OptimizerOf<OneBitLambRule>;
 
 }  // namespace apogee::optim

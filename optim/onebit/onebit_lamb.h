@@ -68,45 +68,38 @@ struct OneBitLambOptions {
   bool deepspeed = false;  // scales include padding, no automatic mask
   bool amsgrad = false;    // must be false
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<OneBitLambOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<OneBitLambOptions>;
-extern template class OneBitOptimizer<OneBitLambOptions>;
+extern template class OneBitRule<OneBitLambOptions>;
 
-class OneBitLamb : public OneBitOptimizer<OneBitLambOptions> {
+class OneBitLambRule : public OneBitRule<OneBitLambOptions> {
  public:
-  OneBitLamb(std::vector<autograd::ParameterPtr> params, const OneBitLambOptions& options)
-      : OneBitLamb({{std::move(params), options}}) {}
-  explicit OneBitLamb(std::vector<ParamGroup<OneBitLambOptions>> groups)
-      : OneBitOptimizer("onebit_lamb", std::move(groups)) {}
+  static constexpr const char* kName = "onebit_lamb";
+  explicit OneBitLambRule(std::vector<OneBitLambOptions> groups)
+      : OneBitRule(kName, std::move(groups)) {}
 
   bool TakesLocalGrad(int group) const override { return frozen() && MayTakeLocalGrad(group); }
-  bool MayTakeLocalGrad(int group) const override { return !options(group).non_freeze; }
-  bool ClipsAddends() const override { return true; }
-
- protected:
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const OneBitLambOptions& options) const override;
-  absl::Status PhaseStateSpecs(const ParamView& view, int group, const GroupState& state,
-                               std::vector<StateSpec>& specs) const override;
   // The first phase has numbers only in the first compressed step: the squared norms of the
   // momenta. The second has the norms of every step.
-  int num_stat_phases() const override { return 2; }
+  OptimizerTraits traits() override { return TraitsOf(2, true); }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
-  void FinishStep() override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
+  void On(RuleEvent event) override;
+
+ protected:
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
 
  private:
   // Whether the states of the compressed phase exist.
   bool switched() const { return Number("switched") == 1; }
   void Switch(std::span<const ActiveParam> params, const StatBuffer& squares);
-  void AgreeOnMomenta(std::span<const ActiveParam> params, const StepDecision& decision);
-  LambArgs WarmUpArgs(int group, DType dtype, DType stat_dtype, double grad_scale) const;
-  OneBitLambArgs CompressedArgs(int group, DType dtype, DType stat_dtype) const;
+  // Returns what Average() does.
+  std::string AgreeOnMomenta(const RuleStep& step);
+  // Without dtype and chunks.
+  LambArgs WarmUpArgs(int group, DType stat_dtype, const GradFactor& grad_scale) const;
+  OneBitLambArgs CompressedArgs(int group, DType stat_dtype) const;
   LambChunk WarmUpChunk(const ActiveParam& param, const StatBuffer& sums) const;
   OneBitLambChunk CompressedChunk(const ActiveParam& param, const StatBuffer& stats) const;
   // c_avg times this update's factor r. Stores r as the last factor.
@@ -114,6 +107,8 @@ class OneBitLamb : public OneBitOptimizer<OneBitLambOptions> {
 
   std::map<const ParamView*, Tensor> momenta_;  // averaged; from ComputeStats to Update
 };
+using OneBitLamb = OneBitOptimizer<OneBitLambRule>;
+extern template class OptimizerOf<OneBitLambRule>;
 
 }  // namespace apogee::optim
 

@@ -24,22 +24,15 @@ Tensor NewLike(const ParamView& view) {
 }  // namespace
 
 void AdamWithoutCorrection(std::span<const ActiveParam> params, const PlainAdamRule& rule) {
-  const auto make_chunk = [&](const ActiveParam& param) {
-    AdamChunk chunk = MakeUpdateChunk<AdamChunk>(param);
-    chunk.exp_avg = param.view->state("exp_avg").raw();
-    chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();
-    chunk.step_size = rule.lr;
-    chunk.root_scale = 1;
-    return chunk;
-  };
-  const DecayKind decay = rule.weight_decay == 0 ? DecayKind::kNone : DecayKind::kBefore;
-  ForEachComputeDType<AdamChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const AdamChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).adam(
-            context, {dtype, decay, rule.grad_scale, rule.lr * rule.weight_decay, rule.betas[0],
-                      rule.betas[1], rule.eps, /*amsgrad=*/false, chunks});
-      });
+  const AdamSettings settings{
+      .decay_kind = rule.weight_decay == 0 ? DecayKind::kNone : DecayKind::kBefore,
+      .decay = rule.lr * rule.weight_decay,
+      .beta1 = rule.betas[0],
+      .beta2 = rule.betas[1],
+      .eps = rule.eps,
+      .step_size = rule.lr,
+      .root_scale = 1};
+  RunElements(&OptimKernels::adam, params, rule.grad_scale, settings, {"exp_avg", "exp_avg_sq"});
 }
 
 Tensor BlendMomentum(const ActiveParam& param, double beta, double weight) {
@@ -66,22 +59,10 @@ void ScaleTo(const Tensor& to, const Tensor& x, double weight) {
 
 void FrozenAdamUpdate(std::span<const ActiveParam> params, std::span<const Tensor> x,
                       const FrozenRule& rule) {
-  const auto make_chunk = [&](const ActiveParam& param) {
-    FrozenAdamChunk chunk = MakeUpdateChunk<FrozenAdamChunk>(param);
-    const Tensor& agreed = x[static_cast<size_t>(&param - params.data())];
-    chunk.grad = agreed.raw();
-    chunk.grad_dtype = agreed.dtype();
-    chunk.exp_avg = param.view->state("exp_avg").raw();
-    chunk.exp_avg_sq = param.view->state("exp_avg_sq").raw();
-    chunk.step_size = rule.step_size;
-    return chunk;
-  };
-  ForEachComputeDType<FrozenAdamChunk>(
-      params, make_chunk, [&](DType dtype, std::span<const FrozenAdamChunk> chunks) {
-        const DeviceContext& context = *params[0].grad.context();
-        OptimKernelsFor(context).frozen_adam(
-            context, {dtype, rule.beta, rule.weight, rule.eps, rule.decay, chunks});
-      });
+  std::vector<ActiveParam> agreed(params.begin(), params.end());
+  for (size_t i = 0; i < agreed.size(); ++i) agreed[i].grad = x[i];
+  const FrozenAdamElement element{rule.beta, rule.weight, rule.step_size, rule.eps, rule.decay};
+  RunElements(&OptimKernels::frozen_adam, agreed, 1, element, {"exp_avg", "exp_avg_sq"});
 }
 
 }  // namespace apogee::optim

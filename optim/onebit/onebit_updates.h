@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "apogee/optim/check_options.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/optim/options.h"
 
 namespace apogee::optim {
 
@@ -45,14 +45,29 @@ struct FrozenRule {
 void FrozenAdamUpdate(std::span<const ActiveParam> params, std::span<const Tensor> x,
                       const FrozenRule& rule);
 
-// Adds the problems of the options that all 1-bit optimizers have.
+// The option fields that all 1-bit optimizers have, with `more` before the flags, and their checks.
+template <typename Options>
+std::vector<OptionField<Options>> OneBitFields(const std::vector<OptionField<Options>>& more = {}) {
+  using O = Options;
+  using enum OptionCheck;
+  std::vector<OptionField<O>> fields = {
+      {"lr", &O::lr, kAtLeastZero, "learning rate"},
+      {"betas", &O::betas, kDecay, "decay rates of the moments"},
+      {"eps", &O::eps, kAtLeastZero, "added to the root of the second moment"},
+      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled"},
+      {"freeze_step", &O::freeze_step, {}, "number of updates of the warm-up"}};
+  fields.insert(fields.end(), more.begin(), more.end());
+  const OptionField<O> flags[] = {
+      {"non_freeze", &O::non_freeze, {}, "this group stays in the warm-up"},
+      {"shared_scale", &O::shared_scale, {}, "one scale for all messages instead of one each"},
+      {"reset_errors", &O::reset_errors, {}, "drops errors of another number of ranks"},
+      {"deepspeed", &O::deepspeed, {}, "as DeepSpeed's optimizer"},
+      {"amsgrad", &O::amsgrad, {}, "must be false"}};
+  fields.insert(fields.end(), std::begin(flags), std::end(flags));
+  return fields;
+}
 template <typename Options>
 void CheckOneBitOptions(const Options& o, OptionProblems& problems) {
-  problems.AtLeastZero("lr", o.lr);
-  problems.Decay("betas[0]", o.betas[0]);
-  problems.Decay("betas[1]", o.betas[1]);
-  problems.AtLeastZero("eps", o.eps);
-  problems.AtLeastZero("weight_decay", o.weight_decay);
   if (o.freeze_step < 1) {
     problems.Add(internal::Concat("freeze_step is ", o.freeze_step,
                                   ", must be at least 1: without a warm-up there is no second "

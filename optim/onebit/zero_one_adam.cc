@@ -10,37 +10,20 @@
 
 namespace apogee::optim {
 
-std::vector<std::string> ZeroOneAdamOptions::Problems() const {
-  OptionProblems problems;
-  CheckOneBitOptions(*this, problems);
-  const auto at_least_one = [&](const char* name, int64_t value) {
-    if (value < 1) problems.Add(internal::Concat(name, " is ", value, ", must be at least 1"));
-  };
-  at_least_one("var_update_scaler", var_update_scaler);
-  at_least_one("local_step_scaler", local_step_scaler);
-  at_least_one("local_step_clipper", local_step_clipper);
-  return problems.list();
-}
-
 std::vector<OptionField<ZeroOneAdamOptions>> ZeroOneAdamOptions::Fields() {
   using O = ZeroOneAdamOptions;
-  return {{"lr", &O::lr},
-          {"betas", &O::betas},
-          {"eps", &O::eps},
-          {"weight_decay", &O::weight_decay},
-          {"freeze_step", &O::freeze_step},
-          {"var_update_scaler", &O::var_update_scaler},
-          {"local_step_scaler", &O::local_step_scaler},
-          {"local_step_clipper", &O::local_step_clipper},
-          {"non_freeze", &O::non_freeze},
-          {"shared_scale", &O::shared_scale},
-          {"reset_errors", &O::reset_errors},
-          {"deepspeed", &O::deepspeed},
-          {"amsgrad", &O::amsgrad}};
+  using enum OptionCheck;
+  return OneBitFields<O>(
+      {{"var_update_scaler", &O::var_update_scaler, kAtLeastOne, "updates of v until k doubles"},
+       {"local_step_scaler", &O::local_step_scaler, kAtLeastOne, "updates until j doubles"},
+       {"local_step_clipper", &O::local_step_clipper, kAtLeastOne, "upper bound of j"}});
+}
+void ZeroOneAdamOptions::Check(OptionProblems& problems) const {
+  CheckOneBitOptions(*this, problems);
 }
 
-ZeroOneAdam::ZeroOneAdam(std::vector<ParamGroup<ZeroOneAdamOptions>> groups)
-    : OneBitOptimizer("zero_one_adam", std::move(groups)) {
+ZeroOneAdamRule::ZeroOneAdamRule(std::vector<ZeroOneAdamOptions> groups)
+    : OneBitRule(kName, std::move(groups)) {
   const ZeroOneAdamOptions& first = options(0);
   for (int g = 1; g < num_groups(); ++g) {
     const ZeroOneAdamOptions& o = options(g);
@@ -53,16 +36,11 @@ ZeroOneAdam::ZeroOneAdam(std::vector<ParamGroup<ZeroOneAdamOptions>> groups)
   }
 }
 
-void ZeroOneAdam::Loaded() {
-  OneBitOptimizer::Loaded();
-  drifts_.clear();  // loaded weights and states are those of an average
-}
-
-int64_t ZeroOneAdam::Count(const std::string& name) const {
+int64_t ZeroOneAdamRule::Count(const std::string& name) const {
   return std::max<int64_t>(1, static_cast<int64_t>(Number(name)));
 }
 
-std::string ZeroOneAdam::ProblemOverRanks(double max_norm) const {
+std::string ZeroOneAdamRule::ProblemOverRanks(double max_norm) const {
   if (max_norm == 0) return "";
   return internal::Concat(
       "max_norm is ", max_norm,
@@ -70,47 +48,42 @@ std::string ZeroOneAdam::ProblemOverRanks(double max_norm) const {
       "clipping by their own norms ranks would drift apart");
 }
 
-std::span<const StateSpec> ZeroOneAdam::StatesUnder(const ParamView&,
-                                                    const ZeroOneAdamOptions&) const {
-  static constexpr StateSpec kStates[] = {{"exp_avg", StateKind::kElementwise},
-                                          {"exp_avg_sq", StateKind::kElementwise}};
-  return kStates;
-}
-
-void ZeroOneAdam::ComputeStats(int, std::span<const ActiveParam> params,
-                               const StepDecision& decision, std::span<const StatBuffer>,
-                               StatBuffer&) {
+std::string ZeroOneAdamRule::ComputeStats(int, const RuleStep& step, StatBuffer&) {
   grads_.clear();
   if (frozen() || RenewsSecondMoment()) {
-    JoinErrors(params);
-    for (const ActiveParam& param : params) {
+    JoinErrors(step.params);
+    for (const ActiveParam& param : step.params) {
       if (frozen() && TakesLocalGrad(param.group)) MakeDrift(*param.view, param.group);
     }
-    return;
+    return "";
   }
   std::vector<FeedbackJob> jobs;
-  for (const ActiveParam& param : params) {
+  for (const ActiveParam& param : step.params) {
     if (!TakesLocalGrad(param.group)) continue;
-    grads_[param.view] = ScaledGrad(param, decision.grad_scale());
+    grads_[param.view] = ScaledGrad(param, step.decision.grad_scale());
     jobs.push_back({param.view, grads_[param.view]});
   }
-  Average(jobs);
-  if (!NonFiniteAfterStats().empty()) return grads_.clear();
-  if (!compression().deepspeed) return;
-  for (const FeedbackJob& job : jobs) feedback().ApplyUserMask(job);
+  std::string bad = Average(jobs);
+  if (!bad.empty()) {
+    grads_.clear();
+  } else if (compression().deepspeed) {
+    for (const FeedbackJob& job : jobs) feedback().ApplyUserMask(job);
+  }
+  return bad;
 }
 
-void ZeroOneAdam::Update(int group, std::span<const ActiveParam> params,
-                         const StepDecision& decision, std::span<const StatBuffer>) {
-  const ZeroOneAdamOptions& o = options(group);
-  if (!TakesLocalGrad(group)) {
-    return AdamWithoutCorrection(params,
-                                 {o.lr, o.betas, o.eps, o.weight_decay, decision.grad_scale()});
+void ZeroOneAdamRule::Update(const RuleStep& step) {
+  const ZeroOneAdamOptions& o = options(step.group);
+  if (!TakesLocalGrad(step.group)) {
+    return AdamWithoutCorrection(
+        step.params, {o.lr, o.betas, o.eps, o.weight_decay, step.decision.grad_scale()});
   }
-  if (frozen()) return StepAlone(group, params, decision);
+  if (frozen()) return StepAlone(step);
   std::vector<Tensor> grads;
-  for (const ActiveParam& param : params) grads.push_back(grads_.extract(param.view).mapped());
-  FrozenAdamUpdate(params, grads,
+  for (const ActiveParam& param : step.params) {
+    grads.push_back(grads_.extract(param.view).mapped());
+  }
+  FrozenAdamUpdate(step.params, grads,
                    {.beta = o.betas[0],
                     .weight = 1 - o.betas[0],
                     .step_size = o.lr,
@@ -119,7 +92,7 @@ void ZeroOneAdam::Update(int group, std::span<const ActiveParam> params,
 }
 
 // Called in ComputeStats, where running out of memory has not changed anything yet.
-void ZeroOneAdam::MakeDrift(ParamView& view, int group) {
+void ZeroOneAdamRule::MakeDrift(ParamView& view, int group) {
   if (drifts_.contains(&view)) return;
   const Tensor weights = view.master();
   const Tensor anchor = weights.Clone(MemoryCategory::kOptimizerState);
@@ -128,13 +101,12 @@ void ZeroOneAdam::MakeDrift(ParamView& view, int group) {
   drifts_[&view] = {.anchor = anchor, .sum = sum, .group = group};
 }
 
-void ZeroOneAdam::StepAlone(int group, std::span<const ActiveParam> params,
-                            const StepDecision& decision) {
-  const ZeroOneAdamOptions& o = options(group);
+void ZeroOneAdamRule::StepAlone(const RuleStep& step) {
+  const ZeroOneAdamOptions& o = options(step.group);
   const double keep = 1 - o.lr * o.weight_decay;
-  for (const ActiveParam& param : params) {
+  for (const ActiveParam& param : step.params) {
     ParamView& view = *param.view;
-    UpdateMomentum(param, o.betas[0], (1 - o.betas[0]) * decision.grad_scale());
+    UpdateMomentum(param, o.betas[0], (1 - o.betas[0]) * step.decision.grad_scale());
     // Masked elements are not averaged, so they must not change between averages.
     feedback().ApplyMask({&view, view.state("exp_avg")}, compression());
     Drift& drift = drifts_.at(&view);
@@ -144,34 +116,29 @@ void ZeroOneAdam::StepAlone(int group, std::span<const ActiveParam> params,
 }
 
 // Always computes the weights from the anchor, so ranks with the same sum have the same bits.
-void ZeroOneAdam::Place(ParamView& view, const Drift& drift, double lr, double keep) {
-  const ActiveParam param{&view, drift.group, drift.sum};
-  LocalStepChunk chunk = MakeUpdateChunk<LocalStepChunk>(param);
-  chunk.exp_avg = view.state("exp_avg").raw();
-  chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-  chunk.anchor = drift.anchor.raw();
-  chunk.drift = drift.sum.raw();
+void ZeroOneAdamRule::Place(ParamView& view, const Drift& drift, double lr, double keep) {
+  const LocalStepArgs::Chunk chunk{
+      {UpdateChunkOf({&view, drift.group, view.state("exp_avg")}),
+       {drift.anchor.raw(), drift.sum.raw(), view.state("exp_avg_sq").raw()}},
+      {lr, keep, options(drift.group).eps}};
   const DeviceContext& context = *drift.sum.context();
-  OptimKernelsFor(context).local_step(
-      context, {view.compute_dtype(), lr, keep, options(drift.group).eps, {&chunk, 1}});
+  OptimKernelsFor(context).local_step(context, {view.compute_dtype(), 1, {&chunk, 1}});
 }
 
-void ZeroOneAdam::SyncReplicas() {
+void ZeroOneAdamRule::SyncReplicas() {
   if (!drifts_.empty()) AverageDrifts();
 }
 
-void ZeroOneAdam::AverageDrifts() {
+void ZeroOneAdamRule::AverageDrifts() {
   std::vector<FeedbackJob> jobs;
-  for (ParamView& view : views()) {  // in the same order on all ranks
+  for (ParamView& view : store().views()) {  // in the same order on all ranks
     if (const auto drift = drifts_.find(&view); drift != drifts_.end()) {
       jobs.push_back({&view, drift->second.sum});
     }
   }
-  Average(jobs);
-  APOGEE_CHECK(NonFiniteAfterStats().empty(), "optimizer ", name(),
-               ": the steps that ranks made "
-               "alone moved parameter \"",
-               NonFiniteAfterStats(),
+  const std::string bad = Average(jobs);
+  APOGEE_CHECK(bad.empty(), "optimizer ", kName,
+               ": the steps that ranks made alone moved parameter \"", bad,
                "\" to values that are not finite; lower lr, or resume from a checkpoint");
   const comm::GroupPtr& group = feedback().ranks().group;
   for (const FeedbackJob& job : jobs) {
@@ -190,15 +157,22 @@ void ZeroOneAdam::AverageDrifts() {
   drifts_.clear();
 }
 
-void ZeroOneAdam::Advance(const std::string& counter, const std::string& interval, int64_t limit,
-                          int64_t largest) {
+void ZeroOneAdamRule::Advance(const std::string& counter, const std::string& interval,
+                              int64_t limit, int64_t largest) {
   const double count = Number(counter) + 1;
   const bool full = count >= static_cast<double>(limit);
   SetNumber(counter, full ? 0 : count);
   if (full) SetNumber(interval, static_cast<double>(std::min(largest, 2 * Count(interval))));
 }
 
-void ZeroOneAdam::FinishStep() {
+void ZeroOneAdamRule::On(RuleEvent event) {
+  if (event == RuleEvent::kUpdated) return FinishStep();
+  OneBitRule::On(event);
+  // Loaded weights and states are those of an average.
+  if (event == RuleEvent::kLoaded) drifts_.clear();
+}
+
+void ZeroOneAdamRule::FinishStep() {
   const ZeroOneAdamOptions& o = options(0);
   const bool alone = frozen();
   if (alone) {
@@ -208,12 +182,12 @@ void ZeroOneAdam::FinishStep() {
     feedback().ForgetMasks();
     Advance("var_counter", "var_interval", o.var_update_scaler, int64_t{1} << 40);
   }
-  OneBitOptimizer::FinishStep();
+  OneBitRule::On(RuleEvent::kUpdated);
   // From now on the messages are sums of momenta instead of gradients.
   if (!alone && frozen()) ResetErrors();
 }
 
-template class TypedOptimizer<ZeroOneAdamOptions>;
-template class OneBitOptimizer<ZeroOneAdamOptions>;
+template class OneBitRule<ZeroOneAdamOptions>;
+template class OptimizerOf<ZeroOneAdamRule>;
 
 }  // namespace apogee::optim

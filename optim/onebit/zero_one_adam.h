@@ -58,40 +58,37 @@ struct ZeroOneAdamOptions {
   bool deepspeed = false;  // scales include padding, no automatic mask
   bool amsgrad = false;    // must be false
 
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<ZeroOneAdamOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
-extern template class TypedOptimizer<ZeroOneAdamOptions>;
-extern template class OneBitOptimizer<ZeroOneAdamOptions>;
+extern template class OneBitRule<ZeroOneAdamOptions>;
 
-class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
+class ZeroOneAdamRule : public OneBitRule<ZeroOneAdamOptions> {
  public:
-  ZeroOneAdam(std::vector<autograd::ParameterPtr> params, const ZeroOneAdamOptions& options)
-      : ZeroOneAdam({{std::move(params), options}}) {}
-  explicit ZeroOneAdam(std::vector<ParamGroup<ZeroOneAdamOptions>> groups);
+  static constexpr const char* kName = "zero_one_adam";
+  explicit ZeroOneAdamRule(std::vector<ZeroOneAdamOptions> groups);
 
   bool TakesLocalGrad(int group) const override {
     return MayTakeLocalGrad(group) && (frozen() || !RenewsSecondMoment());
   }
-  bool MayTakeLocalGrad(int group) const override { return !options(group).non_freeze; }
   std::string ProblemOverRanks(double max_norm) const override;
   void SyncReplicas() override;
-  // j and k above: the number of updates between averages (after freeze_step), and between updates
-  // of v (up to freeze_step).
+  // See ZeroOneAdam.
   int64_t local_interval() const { return Count("local_interval"); }
   int64_t variance_interval() const { return Count("var_interval"); }
 
+  // Up to freeze_step, the phase averages the gradients; later, it creates the drifts. It reserves
+  // no statistics.
+  OptimizerTraits traits() override { return TraitsOf(1, false); }
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
+  void On(RuleEvent event) override;
+
  protected:
-  void Loaded() override;
-  std::span<const StateSpec> StatesUnder(const ParamView& view,
-                                         const ZeroOneAdamOptions& options) const override;
-  // Up to freeze_step, averages the gradients; later, creates the drifts. Reserves no statistics.
-  int num_stat_phases() const override { return 1; }
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision& decision,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override;
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision& decision,
-              std::span<const StatBuffer> totals) override;
-  void FinishStep() override;
+  void States(const Subject& of, std::vector<StateSpec>& specs) const override {
+    specs = {{"exp_avg"}, {"exp_avg_sq"}};
+    AppendErrors(of, specs);
+  }
 
  private:
   // The steps that this rank has made alone since the last average.
@@ -106,17 +103,31 @@ class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamOptions> {
   int64_t Count(const std::string& name) const;
   bool RenewsSecondMoment() const { return (global_step() + 1) % variance_interval() == 0; }
   void MakeDrift(ParamView& view, int group);
-  void StepAlone(int group, std::span<const ActiveParam> params, const StepDecision& decision);
+  void StepAlone(const RuleStep& step);
   // Increments `counter`. When it reaches `limit`, resets it and doubles `interval`, up to
   // `largest`.
   void Advance(const std::string& counter, const std::string& interval, int64_t limit,
                int64_t largest);
   void AverageDrifts();
+  // After an update: averages if it is time, counts, changes the phase.
+  void FinishStep();
   void Place(ParamView& view, const Drift& drift, double lr, double keep);
 
   std::map<const ParamView*, Tensor> grads_;  // averaged; from ComputeStats to Update
   std::map<ParamView*, Drift> drifts_;
 };
+
+class ZeroOneAdam : public OneBitOptimizer<ZeroOneAdamRule> {
+ public:
+  using OneBitOptimizer::OneBitOptimizer;
+
+  // j and k above: the number of updates between averages (after freeze_step), and between updates
+  // of v (up to freeze_step).
+  int64_t local_interval() const { return rule().local_interval(); }
+  int64_t variance_interval() const { return rule().variance_interval(); }
+  void SyncReplicas() { rule().SyncReplicas(); }
+};
+extern template class OptimizerOf<ZeroOneAdamRule>;
 
 }  // namespace apogee::optim
 

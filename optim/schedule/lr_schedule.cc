@@ -28,27 +28,33 @@ LrSchedule WithWarmup(int64_t warmup_steps, LrFunction after) {
   }};
 }
 
+// At least one step must be left after the warm-up.
+void CheckWarmup(int64_t total_steps, int64_t warmup_steps, OptionProblems& problems) {
+  if (total_steps < 1 || warmup_steps < total_steps) return;
+  problems.Add(internal::Concat("warmup_steps is ", warmup_steps, ", must be below total_steps (",
+                                total_steps, ")"));
+}
+
 }  // namespace
 
-std::vector<std::string> ConstantOptions::Problems() const {
-  ScheduleProblems problems;
-  problems.Steps("warmup_steps", warmup_steps, 0);
-  return problems.list();
-}
 std::vector<OptionField<ConstantOptions>> ConstantOptions::Fields() {
-  return {{"warmup_steps", &ConstantOptions::warmup_steps}};
+  using O = ConstantOptions;
+  using enum OptionCheck;
+  return {{"warmup_steps", &O::warmup_steps, kAtLeastZero, "steps of a linear rise"}};
 }
 LrSchedule ConstantSchedule(const ConstantOptions& options) {
   CheckSchedule("constant", options);
   return WithWarmup(options.warmup_steps, [](ScheduleTime, double base_lr) { return base_lr; });
 }
 
-std::vector<std::string> LinearOptions::Problems() const {
-  return ScheduleProblems::TotalAndWarmup(total_steps, warmup_steps).list();
-}
 std::vector<OptionField<LinearOptions>> LinearOptions::Fields() {
-  return {{"total_steps", &LinearOptions::total_steps},
-          {"warmup_steps", &LinearOptions::warmup_steps}};
+  using O = LinearOptions;
+  using enum OptionCheck;
+  return {{"total_steps", &O::total_steps, kAtLeastOne, "steps until 0"},
+          {"warmup_steps", &O::warmup_steps, kAtLeastZero, "steps of a linear rise"}};
+}
+void LinearOptions::Check(OptionProblems& problems) const {
+  CheckWarmup(total_steps, warmup_steps, problems);
 }
 LrSchedule LinearSchedule(const LinearOptions& options) {
   CheckSchedule("linear", options);
@@ -61,15 +67,15 @@ LrSchedule LinearSchedule(const LinearOptions& options) {
   }};
 }
 
-std::vector<std::string> CosineOptions::Problems() const {
-  ScheduleProblems problems = ScheduleProblems::TotalAndWarmup(total_steps, warmup_steps);
-  problems.Finite("eta_min", eta_min);
-  return problems.list();
-}
 std::vector<OptionField<CosineOptions>> CosineOptions::Fields() {
-  return {{"total_steps", &CosineOptions::total_steps},
-          {"warmup_steps", &CosineOptions::warmup_steps},
-          {"eta_min", &CosineOptions::eta_min}};
+  using O = CosineOptions;
+  using enum OptionCheck;
+  return {{"total_steps", &O::total_steps, kAtLeastOne, "steps until eta_min"},
+          {"warmup_steps", &O::warmup_steps, kAtLeastZero, "steps of a linear rise"},
+          {"eta_min", &O::eta_min, kFinite, "the last rate"}};
+}
+void CosineOptions::Check(OptionProblems& problems) const {
+  CheckWarmup(total_steps, warmup_steps, problems);
 }
 LrSchedule CosineSchedule(const CosineOptions& options) {
   CheckSchedule("cosine", options);
@@ -80,17 +86,16 @@ LrSchedule CosineSchedule(const CosineOptions& options) {
                     });
 }
 
-std::vector<std::string> FlatCosineOptions::Problems() const {
-  ScheduleProblems problems = ScheduleProblems::TotalAndWarmup(total_steps, warmup_steps);
-  problems.Decay("pct_start", pct_start);
-  problems.Finite("eta_min", eta_min);
-  return problems.list();
-}
 std::vector<OptionField<FlatCosineOptions>> FlatCosineOptions::Fields() {
-  return {{"total_steps", &FlatCosineOptions::total_steps},
-          {"warmup_steps", &FlatCosineOptions::warmup_steps},
-          {"pct_start", &FlatCosineOptions::pct_start},
-          {"eta_min", &FlatCosineOptions::eta_min}};
+  using O = FlatCosineOptions;
+  using enum OptionCheck;
+  return {{"total_steps", &O::total_steps, kAtLeastOne, "steps until eta_min"},
+          {"warmup_steps", &O::warmup_steps, kAtLeastZero, "steps of a linear rise"},
+          {"pct_start", &O::pct_start, kDecay, "fraction of the steps at base_lr"},
+          {"eta_min", &O::eta_min, kFinite, "the last rate"}};
+}
+void FlatCosineOptions::Check(OptionProblems& problems) const {
+  CheckWarmup(total_steps, warmup_steps, problems);
 }
 LrSchedule FlatCosineSchedule(const FlatCosineOptions& options) {
   CheckSchedule("flat_cosine", options);
@@ -104,17 +109,12 @@ LrSchedule FlatCosineSchedule(const FlatCosineOptions& options) {
   });
 }
 
-std::vector<std::string> MultiStepOptions::Problems() const {
-  ScheduleProblems problems;
-  problems.Steps("warmup_steps", warmup_steps, 0);
-  problems.Positive("gamma", gamma);
-  for (const int64_t milestone : milestones) problems.Steps("a milestone", milestone, 0);
-  return problems.list();
-}
 std::vector<OptionField<MultiStepOptions>> MultiStepOptions::Fields() {
-  return {{"milestones", &MultiStepOptions::milestones},
-          {"gamma", &MultiStepOptions::gamma},
-          {"warmup_steps", &MultiStepOptions::warmup_steps}};
+  using O = MultiStepOptions;
+  using enum OptionCheck;
+  return {{"milestones", &O::milestones, kAtLeastZero, "steps at which the rate falls"},
+          {"gamma", &O::gamma, kPositive, "factor at a milestone"},
+          {"warmup_steps", &O::warmup_steps, kAtLeastZero, "steps of a linear rise"}};
 }
 LrSchedule MultiStepSchedule(const MultiStepOptions& options) {
   CheckSchedule("multistep", options);
@@ -130,17 +130,16 @@ LrSchedule MultiStepSchedule(const MultiStepOptions& options) {
   });
 }
 
-std::vector<std::string> PolynomialOptions::Problems() const {
-  ScheduleProblems problems = ScheduleProblems::TotalAndWarmup(total_steps, warmup_steps);
-  problems.Finite("end_lr", end_lr);
-  problems.Positive("power", power);
-  return problems.list();
-}
 std::vector<OptionField<PolynomialOptions>> PolynomialOptions::Fields() {
-  return {{"total_steps", &PolynomialOptions::total_steps},
-          {"warmup_steps", &PolynomialOptions::warmup_steps},
-          {"end_lr", &PolynomialOptions::end_lr},
-          {"power", &PolynomialOptions::power}};
+  using O = PolynomialOptions;
+  using enum OptionCheck;
+  return {{"total_steps", &O::total_steps, kAtLeastOne, "steps until end_lr"},
+          {"warmup_steps", &O::warmup_steps, kAtLeastZero, "steps of a linear rise"},
+          {"end_lr", &O::end_lr, kFinite, "the last rate"},
+          {"power", &O::power, kPositive, "of the fall"}};
+}
+void PolynomialOptions::Check(OptionProblems& problems) const {
+  CheckWarmup(total_steps, warmup_steps, problems);
 }
 LrSchedule PolynomialSchedule(const PolynomialOptions& options) {
   CheckSchedule("polynomial", options);
@@ -152,14 +151,11 @@ LrSchedule PolynomialSchedule(const PolynomialOptions& options) {
   });
 }
 
-std::vector<std::string> StepDecayOptions::Problems() const {
-  ScheduleProblems problems;
-  problems.Steps("step_size", step_size, 1);
-  problems.Positive("gamma", gamma);
-  return problems.list();
-}
 std::vector<OptionField<StepDecayOptions>> StepDecayOptions::Fields() {
-  return {{"step_size", &StepDecayOptions::step_size}, {"gamma", &StepDecayOptions::gamma}};
+  using O = StepDecayOptions;
+  using enum OptionCheck;
+  return {{"step_size", &O::step_size, kAtLeastOne, "steps between falls"},
+          {"gamma", &O::gamma, kPositive, "factor at a fall"}};
 }
 LrSchedule StepDecaySchedule(const StepDecayOptions& options) {
   CheckSchedule("step", options);
@@ -168,13 +164,10 @@ LrSchedule StepDecaySchedule(const StepDecayOptions& options) {
   }};
 }
 
-std::vector<std::string> ExponentialOptions::Problems() const {
-  ScheduleProblems problems;
-  problems.Positive("gamma", gamma);
-  return problems.list();
-}
 std::vector<OptionField<ExponentialOptions>> ExponentialOptions::Fields() {
-  return {{"gamma", &ExponentialOptions::gamma}};
+  using O = ExponentialOptions;
+  using enum OptionCheck;
+  return {{"gamma", &O::gamma, kPositive, "factor per step"}};
 }
 LrSchedule ExponentialSchedule(const ExponentialOptions& options) {
   CheckSchedule("exponential", options);
@@ -183,17 +176,12 @@ LrSchedule ExponentialSchedule(const ExponentialOptions& options) {
   }};
 }
 
-std::vector<std::string> CosineRestartsOptions::Problems() const {
-  ScheduleProblems problems;
-  problems.Steps("t_0", t_0, 1);
-  problems.Steps("t_mult", t_mult, 1);
-  problems.Finite("eta_min", eta_min);
-  return problems.list();
-}
 std::vector<OptionField<CosineRestartsOptions>> CosineRestartsOptions::Fields() {
-  return {{"t_0", &CosineRestartsOptions::t_0},
-          {"t_mult", &CosineRestartsOptions::t_mult},
-          {"eta_min", &CosineRestartsOptions::eta_min}};
+  using O = CosineRestartsOptions;
+  using enum OptionCheck;
+  return {{"t_0", &O::t_0, kAtLeastOne, "steps of the first period"},
+          {"t_mult", &O::t_mult, kAtLeastOne, "factor of the next period"},
+          {"eta_min", &O::eta_min, kFinite, "the last rate of a period"}};
 }
 LrSchedule CosineRestartsSchedule(const CosineRestartsOptions& options) {
   CheckSchedule("cosine_restarts", options);
@@ -210,19 +198,13 @@ LrSchedule CosineRestartsSchedule(const CosineRestartsOptions& options) {
   }};
 }
 
-std::vector<std::string> EdenOptions::Problems() const {
-  ScheduleProblems problems;
-  problems.Positive("lr_batches", lr_batches);
-  problems.Positive("lr_epochs", lr_epochs);
-  problems.AtLeastZero("warmup_batches", warmup_batches);
-  problems.AtLeastZero("warmup_start", warmup_start);
-  return problems.list();
-}
 std::vector<OptionField<EdenOptions>> EdenOptions::Fields() {
-  return {{"lr_batches", &EdenOptions::lr_batches},
-          {"lr_epochs", &EdenOptions::lr_epochs},
-          {"warmup_batches", &EdenOptions::warmup_batches},
-          {"warmup_start", &EdenOptions::warmup_start}};
+  using O = EdenOptions;
+  using enum OptionCheck;
+  return {{"lr_batches", &O::lr_batches, kPositive, "batches until the rate falls"},
+          {"lr_epochs", &O::lr_epochs, kPositive, "epochs until the rate falls"},
+          {"warmup_batches", &O::warmup_batches, kAtLeastZero, "steps of a linear rise"},
+          {"warmup_start", &O::warmup_start, kAtLeastZero, "factor at its start"}};
 }
 LrSchedule EdenSchedule(const EdenOptions& options) {
   CheckSchedule("eden", options);

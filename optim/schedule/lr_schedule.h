@@ -42,7 +42,6 @@ struct LrSchedule {
 // Constant base_lr after the warm-up.
 struct ConstantOptions {
   int64_t warmup_steps = 0;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<ConstantOptions>> Fields();
 };
 LrSchedule ConstantSchedule(const ConstantOptions& options = {});
@@ -52,8 +51,8 @@ LrSchedule ConstantSchedule(const ConstantOptions& options = {});
 struct LinearOptions {
   int64_t total_steps = 0;
   int64_t warmup_steps = 0;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<LinearOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
 LrSchedule LinearSchedule(const LinearOptions& options);
 
@@ -63,8 +62,8 @@ struct CosineOptions {
   int64_t total_steps = 0;
   int64_t warmup_steps = 0;
   double eta_min = 0;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<CosineOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
 LrSchedule CosineSchedule(const CosineOptions& options);
 
@@ -74,8 +73,8 @@ struct FlatCosineOptions {
   int64_t warmup_steps = 0;
   double pct_start = 0.72;
   double eta_min = 0;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<FlatCosineOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
 LrSchedule FlatCosineSchedule(const FlatCosineOptions& options);
 
@@ -85,7 +84,6 @@ struct MultiStepOptions {
   std::vector<int64_t> milestones;
   double gamma = 0.1;
   int64_t warmup_steps = 0;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<MultiStepOptions>> Fields();
 };
 LrSchedule MultiStepSchedule(const MultiStepOptions& options);
@@ -96,8 +94,8 @@ struct PolynomialOptions {
   int64_t warmup_steps = 0;
   double end_lr = 1e-4;
   double power = 1.0;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<PolynomialOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
 LrSchedule PolynomialSchedule(const PolynomialOptions& options);
 
@@ -105,7 +103,6 @@ LrSchedule PolynomialSchedule(const PolynomialOptions& options);
 struct StepDecayOptions {
   int64_t step_size = 1;
   double gamma = 0.1;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<StepDecayOptions>> Fields();
 };
 LrSchedule StepDecaySchedule(const StepDecayOptions& options);
@@ -113,7 +110,6 @@ LrSchedule StepDecaySchedule(const StepDecayOptions& options);
 // base_lr * gamma^k. No warm-up.
 struct ExponentialOptions {
   double gamma = 0.1;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<ExponentialOptions>> Fields();
 };
 LrSchedule ExponentialSchedule(const ExponentialOptions& options);
@@ -124,7 +120,6 @@ struct CosineRestartsOptions {
   int64_t t_0 = 1;
   int64_t t_mult = 1;
   double eta_min = 0;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<CosineRestartsOptions>> Fields();
 };
 LrSchedule CosineRestartsSchedule(const CosineRestartsOptions& options);
@@ -137,7 +132,6 @@ struct EdenOptions {
   double lr_epochs = 6;
   double warmup_batches = 500;
   double warmup_start = 0.5;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<EdenOptions>> Fields();
 };
 LrSchedule EdenSchedule(const EdenOptions& options);
@@ -157,8 +151,8 @@ struct OneCycleOptions {
   double div_factor = 25;
   double final_div_factor = 1e4;
   bool three_phase = false;
-  std::vector<std::string> Problems() const;
   static std::vector<OptionField<OneCycleOptions>> Fields();
+  void Check(OptionProblems& problems) const;
 };
 LrSchedule OneCycleSchedule(const OneCycleOptions& options);
 

@@ -53,14 +53,24 @@ double Anneal(bool linear, double from, double to, double share) {
 
 }  // namespace
 
-std::vector<std::string> OneCycleOptions::Problems() const {
-  ScheduleProblems problems;
-  problems.Steps("total_steps", total_steps, 2);
-  problems.Positive("pct_start", pct_start);
-  problems.Positive("div_factor", div_factor);
-  problems.Positive("final_div_factor", final_div_factor);
-  problems.Decay("base_momentum", base_momentum);
-  problems.Decay("max_momentum", max_momentum);
+std::vector<OptionField<OneCycleOptions>> OneCycleOptions::Fields() {
+  using O = OneCycleOptions;
+  using enum OptionCheck;
+  return {{"total_steps", &O::total_steps, {}, "steps of the cycle"},
+          {"pct_start", &O::pct_start, kPositive, "fraction of the steps that rises"},
+          {"anneal_strategy", &O::anneal_strategy, {}, "cos or linear"},
+          {"cycle_momentum", &O::cycle_momentum, {}, "momentum moves the other way"},
+          {"base_momentum", &O::base_momentum, kDecay, "its lower bound"},
+          {"max_momentum", &O::max_momentum, kDecay, "its upper bound"},
+          {"div_factor", &O::div_factor, kPositive, "highest over first rate"},
+          {"final_div_factor", &O::final_div_factor, kPositive, "first over last rate"},
+          {"three_phase", &O::three_phase, {}, "falls to the first rate, then to the last"}};
+}
+
+void OneCycleOptions::Check(OptionProblems& problems) const {
+  if (total_steps < 2) {
+    problems.Add(internal::Concat("total_steps is ", total_steps, ", must be at least 2"));
+  }
   if (anneal_strategy != "cos" && anneal_strategy != "linear") {
     problems.Add(internal::Concat("anneal_strategy is \"", anneal_strategy,
                                   "\", must be \"cos\" or \"linear\""));
@@ -72,19 +82,6 @@ std::vector<std::string> OneCycleOptions::Problems() const {
   } else if (pct_start * static_cast<double>(total_steps) <= 1) {
     problems.Add("pct_start * total_steps must be above 1, so that the rise has a step");
   }
-  return problems.list();
-}
-
-std::vector<OptionField<OneCycleOptions>> OneCycleOptions::Fields() {
-  return {{"total_steps", &OneCycleOptions::total_steps},
-          {"pct_start", &OneCycleOptions::pct_start},
-          {"anneal_strategy", &OneCycleOptions::anneal_strategy},
-          {"cycle_momentum", &OneCycleOptions::cycle_momentum},
-          {"base_momentum", &OneCycleOptions::base_momentum},
-          {"max_momentum", &OneCycleOptions::max_momentum},
-          {"div_factor", &OneCycleOptions::div_factor},
-          {"final_div_factor", &OneCycleOptions::final_div_factor},
-          {"three_phase", &OneCycleOptions::three_phase}};
 }
 
 LrSchedule OneCycleSchedule(const OneCycleOptions& options) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/optim/step/fused_backward.h"
-
+// Optimizer::fused_backward.
 #include <functional>
 #include <utility>
 
@@ -38,18 +37,20 @@ class ScopedGradHooks {
 
 }  // namespace
 
-void Optimizer::RunFusedBackward(const Tensor& loss) {
-  APOGEE_CHECK(loss.defined() && loss.numel() == 1, "optimizer ", name_,
+void Optimizer::fused_backward(const Tensor& loss) {
+  APOGEE_CHECK(traits().fused_backward, "optimizer ", name(),
+               " does not update inside backward; call Backward and step()");
+  APOGEE_CHECK(loss.defined() && loss.numel() == 1, "optimizer ", name(),
                ": fused_backward needs a scalar loss");
-  for (const ParamView& view : views_) {
+  for (const ParamView& view : views()) {
     APOGEE_CHECK(view.parameter() != nullptr && view.layout().is_whole() && !view.is_shard(),
-                 "optimizer ", name_, ": parameter \"", view.name(),
+                 "optimizer ", name(), ": parameter \"", view.name(),
                  "\" is a shard or a buffer, whose gradient does not come out of backward; call "
                  "step() instead");
   }
   FusedStep step(*this);
   const Tensor loss_grad =
-      Tensor::Full(loss.shape(), loss.dtype(), step_options_.loss_scale, loss.context());
+      Tensor::Full(loss.shape(), loss.dtype(), step_options().loss_scale, loss.context());
   if (step.needs_norms()) {
     const ScopedGradHooks hooks(
         *this, [&](const ParamView& view, int) { step.AddNorm(view, view.grad()); });

@@ -6,29 +6,31 @@
 #include <vector>
 
 #include "apogee/optim/core/grad_marks.h"
-#include "apogee/optim/core/options_agreement.h"
+#include "apogee/optim/step/step_runner.h"
 
 namespace apogee::optim {
 
-FusedStep::FusedStep(Optimizer& optimizer) : optimizer_(optimizer) {
+FusedStep::FusedStep(Optimizer& optimizer) : optimizer_(optimizer), runner_(*optimizer.runner_) {
   constexpr const char* kReason =
       "; a fused backward uses each gradient up as soon as it is final, so gradients of several "
       "backward calls "
       "cannot be accumulated: use one larger batch, and call step() after each backward";
-  APOGEE_CHECK(!optimizer.fused_report_.has_value(), "optimizer ", optimizer.name(),
+  APOGEE_CHECK(!runner_.fused_report_.has_value(), "optimizer ", optimizer.name(),
                ": fused_backward was called twice without step() in between", kReason);
   for (const ParamView& view : optimizer.views()) {
     APOGEE_CHECK(!view.has_grad(), "optimizer ", optimizer.name(), ": parameter \"", view.name(),
                  "\" already has a gradient", kReason);
   }
-  optimizer.fused_report_.emplace().inv_loss_scale = 1 / optimizer.step_options().loss_scale;
+  runner_.fused_report_.emplace().inv_loss_scale = 1 / optimizer.step_options().loss_scale;
 }
 
 FusedStep::~FusedStep() {
   if (finished_) return;
-  optimizer_.fused_report_.reset();
+  runner_.fused_report_.reset();
   optimizer_.zero_grad();
 }
+
+StepReport& FusedStep::report() const { return *runner_.fused_report_; }
 
 bool FusedStep::needs_norms() const {
   const StepOptions& options = optimizer_.step_options();
@@ -48,30 +50,29 @@ void FusedStep::Decide() {
     if (view.trainable()) views.push_back(&view);
   }
   if (views.empty()) return;
-  const auto digest =
-      optimizer_.spans_ranks_ ? std::optional(optimizer_.OptionsDigest()) : std::nullopt;
-  GradMarks marks(views, /*norms=*/true, optimizer_.step_options().norm_kind, digest);
+  GradMarks marks(views, /*norms=*/true, optimizer_.step_options().norm_kind,
+                  runner_.SharedDigest());
   for (size_t i = 0; i < views.size(); ++i) {
     const auto found = norms_.find(views[i]);
     if (found != norms_.end()) marks.SetNorm(i, found->second);
   }
-  marks.Reduce(*optimizer_.reducer_);
-  if (!marks.DigestsAgree()) ThrowOptionsDiffer(optimizer_, optimizer_.reducer_->group());
+  marks.Reduce(runner_.reducer());
+  if (!marks.DigestsAgree()) runner_.ThrowOptionsDiffer(runner_.reducer().group());
   const ParamView* bad = marks.FirstNonFinite();
-  optimizer_.DecideFrom(bad == nullptr, marks.TotalNorm(), report());
+  runner_.DecideFrom(bad == nullptr, marks.TotalNorm(), report());
   if (report().skip) report().nonfinite_parameter = bad->name();
 }
 
 void FusedStep::Update(std::span<const ActiveParam> params) {
   std::vector<StatBuffer> totals;
-  if (params.empty() || !optimizer_.Prepare(params, report(), totals)) return;
-  optimizer_.Apply(params, report(), totals);
+  if (params.empty() || !runner_.Prepare(params, report(), totals)) return;
+  runner_.Apply(params, report(), totals);
   for (const ActiveParam& param : params) param.view->DropTemporaries();
   report().num_updated += static_cast<int64_t>(params.size());
 }
 
 void FusedStep::Finish() {
-  if (report().num_updated > 0) optimizer_.FinishStep();
+  if (report().num_updated > 0) runner_.rule_.On(RuleEvent::kUpdated);
   finished_ = true;
 }
 

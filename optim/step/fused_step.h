@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FusedStep: the step of a FusedBackwardOptimizer, for code that runs the backward and updates
-// parameters inside it. Gradients come in any order, one or several at a time, and are not kept.
+// FusedStep: the step of an optimizer with the trait fused_backward, for code that runs the
+// backward itself. Gradients come in any order, one or several at a time, and are not kept.
 //
 //   FusedStep step(optimizer);
 //   if (step.needs_norms()) {
@@ -29,6 +29,8 @@
 
 namespace apogee::optim {
 
+class StepRunner;
+
 class FusedStep {
  public:
   // Throws Error if step() has not been called since the last one, or a parameter has a gradient.
@@ -48,9 +50,10 @@ class FusedStep {
   void Finish();
 
  private:
-  StepReport& report() const { return *optimizer_.fused_report_; }
+  StepReport& report() const;
 
   Optimizer& optimizer_;
+  StepRunner& runner_;
   std::map<const ParamView*, double> norms_;  // results of the kernel grad_norm
   bool finished_ = false;
 };

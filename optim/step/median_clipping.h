@@ -19,7 +19,7 @@
 #include <cstdint>
 
 #include "apogee/optim/adam/scaled_adam_kernels.h"
-#include "apogee/optim/state_dict.h"
+#include "apogee/optim/states/state_store.h"
 
 namespace apogee::optim {
 

@@ -41,7 +41,7 @@ struct StepDecision {
   bool skip = false;
   // Norm over all present gradients, divided by the loss scale. NaN under kProceed without
   // max_norm, which need no norm, and for unreduced gradients (ParamView::partial_grad) unless
-  // Optimizer::ClipsAddends.
+  // OptimizerTraits::clips_addends.
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
   double clip_factor = 1;
   double inv_loss_scale = 1;
@@ -51,6 +51,11 @@ struct StepDecision {
   GradFactor grad_scale(double sign = 1) const {
     return gate != nullptr ? GradFactor(sign, gate)
                            : GradFactor(sign * (clip_factor * inv_loss_scale));
+  }
+  operator GradFactor() const { return grad_scale(); }  // NOLINT: for updates of elements
+  // The clip factor alone, for an update that divides by the loss scale itself.
+  GradFactor clip_only() const {
+    return gate != nullptr ? GradFactor::ClipOnly(gate) : GradFactor(clip_factor);
   }
 };
 

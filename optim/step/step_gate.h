@@ -38,25 +38,33 @@ class GradFactor {
       : factor_(factor) {}
   // `factor` times the gate's grad_scale.
   constexpr GradFactor(double factor, const StepGate* gate) : factor_(factor), gate_(gate) {}
+  // The gate's clip_factor.
+  static constexpr GradFactor ClipOnly(const StepGate* gate) {
+    GradFactor factor(1, gate);
+    factor.clip_only_ = true;
+    return factor;
+  }
   // The grad_scale of a gate that a kernel has written. In host memory it is known at once.
   static GradFactor Of(const StepGate* gate, bool on_host) {
     return on_host ? GradFactor(gate->grad_scale) : GradFactor(1, gate);
   }
 
   // Throws Error if only the GPU knows the factor. An optimizer that reads it on the host must
-  // return false from DecidesOnDevice().
+  // clear OptimizerTraits::decides_on_device.
   operator double() const {  // NOLINT: as above
     APOGEE_CHECK(gate_ == nullptr,
                  "GradFactor: the host reads the factor of the gradients, but only the GPU knows "
-                 "it; return false from DecidesOnDevice() of the optimizer");
+                 "it; clear OptimizerTraits::decides_on_device of the optimizer");
     return factor_;
   }
   constexpr double factor() const { return factor_; }
   constexpr const StepGate* gate() const { return gate_; }
+  constexpr bool clip_only() const { return clip_only_; }
 
  private:
   double factor_;
   const StepGate* gate_ = nullptr;
+  bool clip_only_ = false;
 };
 
 }  // namespace apogee::optim

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The parts of Optimizer::step for a decision on the GPU, for which the host does not wait.
+// The parts of a step for a decision on the GPU, for which the host does not wait.
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "apogee/optim/core/grad_marks.h"
-#include "apogee/optim/optimizer.h"
-#include "apogee/optim/step/device_decision.h"
+#include "apogee/optim/step/step_runner.h"
 
 namespace apogee::optim {
 
-bool Optimizer::CanDecideOn(const DeviceContext& context,
-                            std::span<ParamView* const> candidates) const {
+bool StepRunner::CanDecideOn(const DeviceContext& context, const OptimizerTraits& traits,
+                             std::span<ParamView* const> candidates) const {
   // Under kThrow, step() itself must know the decision.
-  return HasDeviceDecision(context) && DecidesOnDevice() &&
-         step_options_.nonfinite != NonFinitePolicy::kThrow &&
+  return HasDeviceDecision(context) && traits.decides_on_device &&
+         options_.nonfinite != NonFinitePolicy::kThrow &&
          std::ranges::none_of(candidates, &ParamView::partial_grad);
 }
 
-void Optimizer::MarkOnDevice(const ContextPtr& context, const std::vector<Tensor>& grads,
-                             const std::vector<size_t>& owners, GradMarks& marks) {
+void StepRunner::MarkOnDevice(const ContextPtr& context, const std::vector<Tensor>& grads,
+                              const std::vector<size_t>& owners, GradMarks& marks) {
   if (device_decision_ == nullptr || device_decision_->context() != context) {
     device_decision_ = MakeDeviceDecision(context);
   }
@@ -33,7 +32,7 @@ void Optimizer::MarkOnDevice(const ContextPtr& context, const std::vector<Tensor
   marks.MarkOnDevice(*device_decision_, chunks);
 }
 
-void Optimizer::SettlePending() const {
+void StepRunner::SettlePending() const {
   const PendingStep pending = *std::exchange(pending_, std::nullopt);
   const StepGate outcome = device_decision_->Wait();
   report_.gate = nullptr;
@@ -49,7 +48,7 @@ void Optimizer::SettlePending() const {
     for (ParamView* view : pending.updated) view->set_step(view->step() - 1);
     report_.num_updated = 0;
   }
-  const_cast<Optimizer&>(*this).OnDecided(outcome.skip);
+  rule_.On(outcome.skip ? RuleEvent::kRevoked : RuleEvent::kKept);
   TellDecided();
 }
 

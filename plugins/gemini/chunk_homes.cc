@@ -42,7 +42,7 @@ int64_t Least(const comm::GroupPtr& group, int64_t value, const ContextPtr& cont
 
 ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_t>& chunk_bytes,
                        const ContextPtr& device)
-    : options_(options), device_(device) {
+    : device_budget_bytes_(options.device_budget_bytes), device_(device) {
   const bool is_auto = options.placement_policy == PlacementPolicy::kAuto;
   const double parameters = is_auto ? 1 : options.offload_param_frac;
   const double states = is_auto ? 1 : options.offload_optim_frac;
@@ -68,27 +68,27 @@ ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_
 }
 
 void ChunkHomes::LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes) {
-  if (options_.device_budget_bytes == 0) return;
+  if (device_budget_bytes_ == 0) return;
   MemoryLedger& ledger = device_->ledger();
   const int64_t others = ledger.model_data_bytes();
   const int64_t least = others + gathered_bytes + gradient_bytes;
-  APOGEE_CHECK(options_.device_budget_bytes >= least, "device_budget_bytes is ",
-               options_.device_budget_bytes, ", but this model needs at least ", least, ": ",
-               gathered_bytes, " for the parameters of the modules that run at one time, ",
-               gradient_bytes, " for its largest gradient, and ", others,
+  APOGEE_CHECK(device_budget_bytes_ >= least, "device_budget_bytes is ", device_budget_bytes_,
+               ", but this model needs at least ", least, ": ", gathered_bytes,
+               " for the parameters of the modules that run at one time, ", gradient_bytes,
+               " for its largest gradient, and ", others,
                " for model data on the device that this plugin does not manage");
   gathered_bytes_ = gathered_bytes;
   gradient_bytes_ = gradient_bytes;
-  ledger.set_model_data_limit(options_.device_budget_bytes);
+  ledger.set_model_data_limit(device_budget_bytes_);
 }
 
 ContextPtr ChunkHomes::GradientHome(size_t chunk, int64_t bytes,
                                     const chunk::GatherSchedule& schedule) const {
   if (optimizer_homes_[chunk] != device_) return host_;
-  if (options_.device_budget_bytes == 0) return device_;
+  if (device_budget_bytes_ == 0) return device_;
   const int64_t to_gather = std::max<int64_t>(reserved_bytes_ - schedule.gathered_bytes(), 0);
-  const int64_t room = options_.device_budget_bytes - device_->ledger().model_data_bytes() -
-                       to_gather - gradient_bytes_;
+  const int64_t room =
+      device_budget_bytes_ - device_->ledger().model_data_bytes() - to_gather - gradient_bytes_;
   return bytes <= room ? device_ : host_;
 }
 
@@ -115,8 +115,7 @@ void ChunkHomes::Settle(chunk::ShardedParameters& parameters, std::span<const Ch
   // Other iterations may use modules that this one did not.
   const int64_t gathered = std::max(gathered_bytes_, parameters.schedule().peak_held_bytes());
   gradient_bytes_ = std::max(gradient_bytes_, ledger.peak_bytes(MemoryCategory::kGradient));
-  int64_t room =
-      options_.device_budget_bytes - ledger.model_data_bytes() - gathered - gradient_bytes_;
+  int64_t room = device_budget_bytes_ - ledger.model_data_bytes() - gathered - gradient_bytes_;
   for (size_t c = 0; c < chunks.size(); ++c) {
     const int64_t needed =
         parameters.ShardBytes(c) + chunks[c].optimizer_bytes + chunks[c].gradient_bytes;

@@ -68,7 +68,7 @@ class ChunkHomes {
   // Throws Error, and sets nothing, if the budget is too small to train.
   void LimitDevice(int64_t gathered_bytes, int64_t gradient_bytes);
   // Whether Settle must still be called: under kAuto, once.
-  bool is_unsettled() const { return options_.device_budget_bytes != 0 && !settled_; }
+  bool is_unsettled() const { return device_budget_bytes_ != 0 && !settled_; }
   // Between iterations: chooses the chunks to move to the device, moves them and sets the
   // schedule's capacity. If `keep_gathered`, the remaining room may keep gathered values.
   // Collective.
@@ -86,7 +86,7 @@ class ChunkHomes {
   // Moves a chunk's shard and optimizer data.
   void MoveToDevice(chunk::ShardedParameters& parameters, size_t chunk, const ChunkData& data);
 
-  PlacementOptions options_;
+  const int64_t device_budget_bytes_;  // 0: none
   ContextPtr device_, host_, disk_;
   FileAllocator* file_ = nullptr;  // disk_'s
   std::vector<ContextPtr> parameter_homes_, optimizer_homes_;

@@ -11,6 +11,30 @@
 
 namespace apogee {
 
+std::vector<chunk::ChunkSpec> PlanModuleChunks(nn::Module& model,
+                                               std::span<const autograd::ParameterPtr> parameters,
+                                               const ModuleChunkOptions& options) {
+  std::map<const autograd::Parameter*, int> owner;
+  const std::vector<nn::Module*> modules = model.Modules();
+  for (size_t m = 0; m < modules.size(); ++m) {  // parents first: the innermost module is the owner
+    for (const auto& parameter : modules[m]->Parameters()) {
+      owner[parameter.get()] = static_cast<int>(m);
+    }
+  }
+  std::vector<chunk::ChunkRequest> requests;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const autograd::Parameter& parameter = *parameters[i];
+    requests.push_back(
+        {.numel = parameter.shape().numel(),
+         .element_bytes = options.element_bytes,
+         .key = 2 * owner.at(&parameter) + (parameter.requires_grad() ? 0 : 1),
+         .cut_multiple = options.cut_multiples.empty() ? 1 : options.cut_multiples[i]});
+  }
+  return chunk::PlanChunks(requests, {.chunk_bytes = options.chunk_bytes,
+                                      .num_shards = options.num_shards,
+                                      .distinct_sizes = true});
+}
+
 std::shared_ptr<ModuleWindows> ModuleWindows::Make(
     std::string plugin, nn::Module& model, std::shared_ptr<chunk::ShardedParameters> parameters) {
   const std::shared_ptr<ModuleWindows> made(

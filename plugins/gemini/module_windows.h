@@ -17,6 +17,12 @@
 // no graph is an evaluation. If an iteration uses parameters in another order than the one before,
 // a warning says so.
 //
+// PlanModuleChunks makes the chunks for it. A module's parameters fill ceil(bytes / chunk_bytes)
+// chunks of their own size, trainable and frozen parameters apart, so a module gathers only the
+// values it needs, and there is no common chunk size to search for. The only waste is padding: a
+// shard is padded to a multiple of 8 elements, and further so that no two chunks have the same
+// size.
+//
 // Every rank must call the same modules in the same order, use their outputs in the loss, and make
 // the same reads of parameters that modules do not own. Otherwise ranks get a CommError that names
 // the module. Different ranks may have gradients for different parameters: to use a block without
@@ -24,18 +30,34 @@
 #ifndef APOGEE_PLUGINS_GEMINI_MODULE_WINDOWS_H_
 #define APOGEE_PLUGINS_GEMINI_MODULE_WINDOWS_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "apogee/chunk/chunk_plan.h"
 #include "apogee/chunk/sharded_parameters.h"
 #include "apogee/nn/module.h"
 
 namespace apogee {
+
+struct ModuleChunkOptions {
+  int num_shards = 1;
+  int64_t element_bytes = 4;  // of values
+  int64_t chunk_bytes = 25 << 20;
+  // By parameter (ChunkRequest::cut_multiple); empty: 1 for all.
+  std::vector<int64_t> cut_multiples = {};
+};
+
+// `parameters`: all of the model's or some of them. Their values are not read.
+std::vector<chunk::ChunkSpec> PlanModuleChunks(nn::Module& model,
+                                               std::span<const autograd::ParameterPtr> parameters,
+                                               const ModuleChunkOptions& options);
 
 class ModuleWindows : public std::enable_shared_from_this<ModuleWindows> {
  public:

@@ -2,8 +2,8 @@
 
 #include "apogee/plugins/gemini/placement.h"
 
-#include "apogee/core/error.h"
 #include "apogee/core/text/enum_names.h"
+#include "apogee/core/text/text.h"
 
 namespace apogee {
 namespace {
@@ -13,8 +13,7 @@ constexpr EnumName<PlacementPolicy> kPolicyNames[] = {{PlacementPolicy::kStatic,
 
 void CheckFraction(const char* name, double fraction, std::string& errors) {
   if (fraction >= 0 && fraction <= 1) return;  // false for NaN
-  errors +=
-      "\n  " + std::string(name) + " must be between 0 and 1, got " + internal::Concat(fraction);
+  AddProblem(errors, name, " must be between 0 and 1, got ", fraction);
 }
 
 }  // namespace
@@ -41,37 +40,36 @@ void CheckPlacement(const PlacementOptions& options, std::string& errors) {
   CheckFraction("offload_optim_frac", options.offload_optim_frac, errors);
   CheckFraction("offload_param_frac", options.offload_param_frac, errors);
   if (options.offload_param_frac > options.shard_param_frac) {
-    errors += internal::Concat("\n  offload_param_frac (", options.offload_param_frac,
-                               ") must not exceed shard_param_frac (", options.shard_param_frac,
-                               "): parameters that stay gathered are on the device");
+    AddProblem(errors, "offload_param_frac (", options.offload_param_frac,
+               ") must not exceed shard_param_frac (", options.shard_param_frac,
+               "): parameters that stay gathered are on the device");
   }
   if (options.max_gathered_bytes < 0) {
-    errors += internal::Concat("\n  max_gathered_bytes must not be negative, got ",
-                               options.max_gathered_bytes);
+    AddProblem(errors, "max_gathered_bytes must not be negative, got ", options.max_gathered_bytes);
   }
   if (options.placement_policy == PlacementPolicy::kStatic) {
     if (options.device_budget_bytes != 0) {
-      errors +=
-          "\n  device_budget_bytes needs placement_policy \"auto\"; \"static\" uses its fractions";
+      AddProblem(errors,
+                 "device_budget_bytes needs placement_policy \"auto\"; \"static\" uses its "
+                 "fractions");
     }
     if (!options.nvme_dir.empty() && options.offload_optim_frac == 0) {
-      errors +=
-          "\n  nvme_dir needs offload_optim_frac above 0: it stores the optimizer's data that does "
-          "not stay on the device";
+      AddProblem(errors,
+                 "nvme_dir needs offload_optim_frac above 0: it stores the optimizer's data that "
+                 "does not stay on the device");
     }
     return;
   }
   if (options.device_budget_bytes < 1) {
-    errors += internal::Concat(
-        "\n  device_budget_bytes must be positive with placement_policy \"auto\", got ",
-        options.device_budget_bytes);
+    AddProblem(errors, "device_budget_bytes must be positive with placement_policy \"auto\", got ",
+               options.device_budget_bytes);
   }
   if (options != PlacementOptions{.placement_policy = PlacementPolicy::kAuto,
                                   .device_budget_bytes = options.device_budget_bytes,
                                   .nvme_dir = options.nvme_dir}) {
-    errors +=
-        "\n  shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes need "
-        "placement_policy \"static\"; \"auto\" decides by device_budget_bytes";
+    AddProblem(errors,
+               "shard_param_frac, offload_optim_frac, offload_param_frac and max_gathered_bytes "
+               "need placement_policy \"static\"; \"auto\" decides by device_budget_bytes");
   }
 }
 

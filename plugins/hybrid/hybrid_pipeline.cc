@@ -5,11 +5,34 @@
 #include <algorithm>
 #include <utility>
 
-#include "apogee/plugins/pipeline/elsewhere.h"
+#include "apogee/core/text/text.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
 namespace {
+
+// The value of a parameter that lies on another stage: no element here, and an Error for readers.
+class ElsewhereStorage : public autograd::ParameterStorage {
+ public:
+  // `where`: the place of the value, and the remedy.
+  ElsewhereStorage(const autograd::Parameter& parameter, DType dtype, const std::string& where)
+      : none_(Tensor::Empty({0}, dtype, parameter.context(), MemoryCategory::kParameter)),
+        problem_("parameter \"" + parameter.name() + "\" is not on this rank: " + where) {}
+  DType dtype() const override { return none_.dtype(); }
+  ContextPtr context() const override { return none_.context(); }
+  Tensor Read() override { Throw(problem_); }
+  Tensor ReadLocal() override { return none_; }
+  bool is_local() const override { return false; }
+  bool is_whole() const override { return false; }
+  bool is_here() const override { return false; }
+  std::string ReplaceProblem() const override {
+    return "is not on this rank and takes no value here";
+  }
+
+ private:
+  Tensor none_;
+  std::string problem_;
+};
 
 bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
   if (kind == pipeline::ScheduleKind::k1F1B) return chunks == 1;
@@ -18,42 +41,40 @@ bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
 
 }  // namespace
 
-void HybridPipeline::CheckOptions(int stage, std::string& errors) const {
-  const int stages = options_.num_stages, chunks = options_.num_model_chunks;
+void HybridPipeline::CheckOptions(std::string& errors) const {
+  const int stages = options_.pp_size, chunks = options_.num_model_chunks;
   const int64_t micros = options_.num_microbatches, size = options_.microbatch_size;
   const std::string pp_size = "pp_size " + std::to_string(stages);
-  if (stages < 1)
-    AppendProblem(errors, "pp_size must be at least 1, got " + std::to_string(stages));
+  if (stages < 1) AddProblem(errors, "pp_size must be at least 1, got ", stages);
   if (stages <= 1) {
     const bool set = options_.schedule != pipeline::ScheduleKind::k1F1B || chunks != 0 ||
-                     micros != 0 || size != 0 || !options_.cut.piece_costs.empty() ||
-                     !options_.cut.pieces_per_part.empty();
+                     micros != 0 || size != 0 || !options_.piece_costs.empty() ||
+                     !options_.pieces_per_part.empty();
     if (set) {
-      AppendProblem(
-          errors,
-          "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
-          "pieces_per_part need pp_size > 1, got " +
-              std::to_string(stages));
+      AddProblem(errors,
+                 "schedule, num_model_chunks, num_microbatches, microbatch_size, piece_costs and "
+                 "pieces_per_part need pp_size > 1, got ",
+                 stages);
     }
     return;
   }
-  if (stage == 3) {
-    AppendProblem(errors, "stage 3 would gather every parameter anew for each micro-batch; with " +
-                              pp_size + " it must be 0 to 2");
+  if (options_.stage == 3) {
+    AddProblem(errors, "stage 3 would gather every parameter anew for each micro-batch; with ",
+               pp_size, " it must be 0 to 2");
   }
   if (chunks != 0 && !ChunksFit(options_.schedule, chunks)) {
-    AppendProblem(errors,
-                  "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 "
-                  "for zbv, got " +
-                      std::to_string(chunks) + " for " + Name(options_.schedule));
+    AddProblem(errors,
+               "num_model_chunks must be 1 for schedule 1f1b, 2 or more for interleaved and 2 for "
+               "zbv, got ",
+               chunks, " for ", Name(options_.schedule));
   }
   if (micros < 0 || size < 0 || (micros > 0) == (size > 0)) {
-    AppendProblem(errors, pp_size +
-                              " needs one of num_microbatches and microbatch_size, positive, got " +
-                              std::to_string(micros) + " and " + std::to_string(size));
+    AddProblem(errors, pp_size,
+               " needs one of num_microbatches and microbatch_size, positive, got ", micros,
+               " and ", size);
   } else if (micros > 0 && micros < stages) {
-    AppendProblem(errors, "num_microbatches " + std::to_string(micros) + " is less than " +
-                              pp_size + ": at any time some stages would idle");
+    AddProblem(errors, "num_microbatches ", micros, " is less than ", pp_size,
+               ": at any time some stages would idle");
   }
 }
 
@@ -61,14 +82,14 @@ pipeline::PipelineShape HybridPipeline::PartShape() const {
   const pipeline::ScheduleKind kind = options_.schedule;
   const int chunks = kind == pipeline::ScheduleKind::k1F1B ? 1 : 2;
   return {.kind = kind,
-          .num_stages = options_.num_stages,
+          .num_stages = options_.pp_size,
           .num_chunks = options_.num_model_chunks > 0 ? options_.num_model_chunks : chunks};
 }
 
 void HybridPipeline::AddProblems(nn::Module& model, std::string& problems) const {
   if (!is_on()) return;
-  for (const std::string& problem : pipeline::CutProblems(model, PartShape(), options_.cut)) {
-    AppendProblem(problems, problem);
+  for (const std::string& problem : pipeline::CutProblems(model, PartShape(), CutOptions())) {
+    AddProblem(problems, problem);
   }
 }
 
@@ -76,7 +97,7 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
                          DType dtype) {
   auto& chain = dynamic_cast<nn::Chain&>(model);
   group_ = mesh.group(comm::Axis::kPp);
-  cut_ = std::make_unique<pipeline::Cut>(chain, PartShape(), options_.cut);
+  cut_ = std::make_unique<pipeline::Cut>(chain, PartShape(), CutOptions());
   executor_ = std::make_unique<pipeline::Executor>(
       pipeline::ExecutorParts{chain, *cut_, PartShape(), group_, world.lane("compute")});
   const int stage = mesh.coordinate(comm::Axis::kPp);
@@ -87,7 +108,7 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
     const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
                               ", this is stage " + std::to_string(stage);
     parameter->set_grad(Tensor());
-    parameter->set_storage(std::make_shared<pipeline::ElsewhereStorage>(
+    parameter->set_storage(std::make_shared<ElsewhereStorage>(
         *parameter, dtype,
         where + "; run the model with booster.execute_pipeline, and if a piece here uses the "
                 "parameter, list it in nn::Piece::tied"));
@@ -137,23 +158,16 @@ int HybridPipeline::NumMicros(const PipelineCall& call) const {
                              ? options_.num_microbatches
                              : (samples + options_.microbatch_size - 1) / options_.microbatch_size;
   const auto micros = static_cast<int>(std::min(wanted, samples));
-  APOGEE_CHECK(!training || has_trained_ || micros >= options_.num_stages,
+  APOGEE_CHECK(!training || has_trained_ || micros >= options_.pp_size,
                "execute_pipeline: ", samples, " samples make ", micros,
-               " micro-batches, fewer than the ", options_.num_stages,
+               " micro-batches, fewer than the ", options_.pp_size,
                " stages; use larger batches or smaller micro-batches");
   return micros;
 }
 
 PipelineResult HybridPipeline::Run(const PipelineCall& call, BackwardPasses& passes,
                                    const Batch& batch) {
-  pipeline::ExecutorCall run{.inputs = call.inputs,
-                             .targets = call.targets,
-                             .criterion = call.criterion,
-                             .num_micros = NumMicros(call),
-                             .first_sample = batch.first_sample,
-                             .return_outputs = call.return_outputs,
-                             .loss_scale = batch.loss_scale,
-                             .normalizer = call.normalizer};
+  pipeline::ExecutorCall run{call, NumMicros(call), batch.first_sample, batch.loss_scale};
   if (call.optimizer == nullptr) return executor_->Run(run);
   has_trained_ = true;
   run.passes = &passes;

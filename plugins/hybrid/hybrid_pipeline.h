@@ -2,9 +2,8 @@
 
 // HybridPipeline: the part of HybridParallelPlugin that runs models cut into pipeline stages.
 //
-//   HybridPipeline pipeline(
-//       {.num_stages = 2, .schedule = ScheduleKind::kZbv, .num_microbatches = 8});
-//   pipeline.CheckOptions(stage, errors);
+//   HybridPipeline pipeline(options);
+//   pipeline.CheckOptions(errors);
 //   pipeline.AddProblems(model, problems);
 //   pipeline.Cut(model, world, mesh, dtype);            // before anything else is cut
 //   pipeline.Attach(model, world);                      // after the inner plugin
@@ -19,34 +18,21 @@
 #include <vector>
 
 #include "apogee/comm/mesh.h"
+#include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/pipeline/executor.h"
 #include "apogee/plugins/pipeline/stage_gradients.h"
 
 namespace apogee {
 
-// Adds a line to the list of problems of one error.
-inline void AppendProblem(std::string& problems, const std::string& problem) {
-  problems += "\n  " + problem;
-}
-
-// As in HybridParallelOptions.
-struct HybridPipelineOptions {
-  int num_stages = 1;
-  pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1F1B;
-  int num_model_chunks = 0;
-  int num_microbatches = 0;
-  int64_t microbatch_size = 0;
-  pipeline::CutOptions cut = {};
-};
-
 class HybridPipeline {
  public:
-  explicit HybridPipeline(HybridPipelineOptions options) : options_(std::move(options)) {}
+  // `options` must outlive this.
+  explicit HybridPipeline(const HybridParallelOptions& options) : options_(options) {}
 
   // Appends a line per wrong option.
-  void CheckOptions(int stage, std::string& errors) const;
-  bool is_on() const { return options_.num_stages > 1; }
-  int size() const { return options_.num_stages; }
+  void CheckOptions(std::string& errors) const;
+  bool is_on() const { return options_.pp_size > 1; }
+  int size() const { return options_.pp_size; }
   // Appends the reasons why the model cannot be cut in this way.
   void AddProblems(nn::Module& model, std::string& problems) const;
 
@@ -83,9 +69,12 @@ class HybridPipeline {
 
  private:
   pipeline::PipelineShape PartShape() const;
+  pipeline::CutOptions CutOptions() const {
+    return {.piece_costs = options_.piece_costs, .pieces_per_part = options_.pieces_per_part};
+  }
   int NumMicros(const PipelineCall& call) const;
 
-  const HybridPipelineOptions options_;
+  const HybridParallelOptions& options_;
   comm::GroupPtr group_;  // this rank's stages
   std::unique_ptr<pipeline::Cut> cut_;
   std::unique_ptr<pipeline::Executor> executor_;

@@ -6,59 +6,50 @@
 #include <vector>
 
 #include "apogee/core/text/text.h"
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
 
-using internal::Concat;
-using nn::parallel::SequenceMode;
-
-HybridSequence::HybridSequence(int sp_size, SequenceMode sp_mode, int tp_size)
-    : sp_size_(sp_size), mode_(sp_mode), tp_size_(tp_size) {}
-
 void HybridSequence::CheckOptions(std::string& errors) const {
-  const auto problem = [&errors](const std::string& text) { errors += "\n  " + text; };
-  if (sp_size_ < 1) problem(Concat("sp_size must be at least 1, got ", sp_size_));
+  const int sp = options_.sp_size, tp = options_.tp_size;
+  if (sp < 1) AddProblem(errors, "sp_size must be at least 1, got ", sp);
   if (!is_on()) {
-    if (sp_size_ > 1) {
-      problem(
-          Concat("sp_size ", sp_size_, " needs an sp_mode: split_gather, all_to_all or ring_attn"));
+    if (sp > 1) {
+      AddProblem(errors, "sp_size ", sp,
+                 " needs an sp_mode: split_gather, all_to_all or ring_attn");
     }
     return;
   }
   if (uses_tp()) {
-    if (tp_size_ < 2) {
-      problem(
-          Concat("sp_mode split_gather cuts sequences over the tp group and needs a tp_size "
-                 "above 1, got ",
-                 tp_size_));
+    if (tp < 2) {
+      AddProblem(errors,
+                 "sp_mode split_gather cuts sequences over the tp group and needs a tp_size above "
+                 "1, got ",
+                 tp);
     }
-    if (sp_size_ > 1 && sp_size_ != tp_size_) {
-      problem(
-          Concat("sp_mode split_gather cuts sequences over the tp group: sp_size must be 1 or "
+    if (sp > 1 && sp != tp) {
+      AddProblem(errors,
+                 "sp_mode split_gather cuts sequences over the tp group: sp_size must be 1 or "
                  "tp_size ",
-                 tp_size_, ", got ", sp_size_));
+                 tp, ", got ", sp);
     }
-  } else if (sp_size_ == 1) {
-    problem(Concat("sp_mode ", Name(mode_), " needs an sp_size above 1, got 1"));
+  } else if (sp == 1) {
+    AddProblem(errors, "sp_mode ", Name(options_.sp_mode), " needs an sp_size above 1, got 1");
   }
 }
 
 void HybridSequence::AddProblems(nn::Module& model, const nn::parallel::ParallelPlan* plan,
-                                 const optim::Optimizer& optimizer, int stage,
-                                 std::string& problems) const {
+                                 const optim::Optimizer& optimizer, std::string& problems) const {
   if (!is_on() || plan == nullptr) return;
-  const int ranks = uses_tp() ? tp_size_ : sp_size_;
+  const int ranks = uses_tp() ? options_.tp_size : options_.sp_size;
   for (const std::string& problem :
-       nn::parallel::SequenceProblems(model, *plan, mode_, tp_size_, ranks)) {
-    problems += "\n  plan \"" + plan->name + "\", " + problem;
+       nn::parallel::SequenceProblems(model, *plan, options_.sp_mode, options_.tp_size, ranks)) {
+    AddProblem(problems, "plan \"", plan->name, "\", ", problem);
   }
-  const auto* fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer);
-  if (uses_tp() && stage == 3 && fused != nullptr) {
-    problems += "\n  optimizer " + optimizer.name() +
-                " updates inside backward at stage 3, before sp_mode split_gather has summed "
-                "its gradients; use another stage or sp_mode";
+  if (uses_tp() && options_.stage == 3 && optimizer.traits().fused_backward) {
+    AddProblem(problems, "optimizer ", optimizer.name(),
+               " updates inside backward at stage 3, before sp_mode split_gather has summed its "
+               "gradients; use another stage or sp_mode");
   }
 }
 
@@ -66,7 +57,8 @@ void HybridSequence::Prepare(nn::Module& model, const nn::parallel::ParallelPlan
                              const comm::Mesh& mesh) {
   if (!is_on()) return;
   const comm::GroupPtr group = mesh.group(uses_tp() ? comm::Axis::kTp : comm::Axis::kSp);
-  parallel_ = std::make_unique<nn::parallel::SequenceParallel>(model, plan, mode_, group);
+  parallel_ =
+      std::make_unique<nn::parallel::SequenceParallel>(model, plan, options_.sp_mode, group);
 }
 
 void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, const comm::Mesh& mesh,

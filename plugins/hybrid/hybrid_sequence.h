@@ -2,9 +2,9 @@
 
 // HybridSequence: the part of HybridParallelPlugin that runs sequence parallelism.
 //
-//   HybridSequence sequence(options.sp_size, options.sp_mode, options.tp_size);
+//   HybridSequence sequence(options);
 //   sequence.CheckOptions(errors);
-//   sequence.AddProblems(model, plan, optimizer, stage, problems);
+//   sequence.AddProblems(model, plan, optimizer, problems);
 //   sequence.Prepare(model, plan, mesh);                         // before parameters are cut
 //   sequence.Attach(model, optimizer, mesh, tensor_parallel);    // after the inner plugin
 //
@@ -19,23 +19,25 @@
 #include "apogee/nn/parallel/sequence_parallel.h"
 #include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/hybrid/partial_gradients.h"
+#include "apogee/plugins/hybrid_parallel.h"
 
 namespace apogee {
 
 class HybridSequence {
  public:
-  HybridSequence(int sp_size, nn::parallel::SequenceMode sp_mode, int tp_size);
+  // `options` must outlive this.
+  explicit HybridSequence(const HybridParallelOptions& options) : options_(options) {}
 
   // Appends a line per wrong option.
   void CheckOptions(std::string& errors) const;
-  bool is_on() const { return mode_ != nn::parallel::SequenceMode::kNone; }
+  bool is_on() const { return options_.sp_mode != nn::parallel::SequenceMode::kNone; }
   // Size of the mesh's axis sp: 1 if the tp group shares sequences.
-  int axis_size() const { return is_on() && !uses_tp() ? sp_size_ : 1; }
-  bool uses_tp() const { return mode_ == nn::parallel::SequenceMode::kSplitGather; }
+  int axis_size() const { return is_on() && !uses_tp() ? options_.sp_size : 1; }
+  bool uses_tp() const { return options_.sp_mode == nn::parallel::SequenceMode::kSplitGather; }
 
   // Appends the reasons why this setup cannot run. `plan` null: there is none.
   void AddProblems(nn::Module& model, const nn::parallel::ParallelPlan* plan,
-                   const optim::Optimizer& optimizer, int stage, std::string& problems) const;
+                   const optim::Optimizer& optimizer, std::string& problems) const;
   // Does not change the model.
   void Prepare(nn::Module& model, const nn::parallel::ParallelPlan& plan, const comm::Mesh& mesh);
   // From now on the model cuts sequences. `tensor_parallel` may be null.
@@ -49,9 +51,7 @@ class HybridSequence {
   const nn::parallel::SequenceParallel* parallel() const { return parallel_.get(); }
 
  private:
-  int sp_size_;
-  nn::parallel::SequenceMode mode_;
-  int tp_size_;
+  const HybridParallelOptions& options_;
   std::unique_ptr<nn::parallel::SequenceParallel> parallel_;
   std::unique_ptr<PartialGradients> partial_;
   const std::shared_ptr<const autograd::GradPlace> place_ =

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/core/text/text.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/low_level_zero.h"
@@ -20,32 +21,24 @@ HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptio
     : world_(world),
       training_(training),
       options_(options),
-      pipeline_({.num_stages = options.pp_size,
-                 .schedule = options.schedule,
-                 .num_model_chunks = options.num_model_chunks,
-                 .num_microbatches = options.num_microbatches,
-                 .microbatch_size = options.microbatch_size,
-                 .cut = {options.piece_costs, options.pieces_per_part}}),
-      sequence_(options.sp_size, options.sp_mode, options.tp_size) {
+      pipeline_(options_),
+      sequence_(options_) {
   std::string errors;
   if (options.tp_size < 1) {
-    AppendProblem(errors, "tp_size must be at least 1, got " + std::to_string(options.tp_size));
+    AddProblem(errors, "tp_size must be at least 1, got ", options.tp_size);
   }
-  pipeline_.CheckOptions(options.stage, errors);
+  pipeline_.CheckOptions(errors);
   sequence_.CheckOptions(errors);
   const int stage = options.stage;
   if (stage < 0 || stage > 3) {
-    AppendProblem(
-        errors,
-        "stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
-        "too), got " +
-            std::to_string(stage));
+    AddProblem(errors,
+               "stage must be 0 (nothing sharded), 1 (states), 2 (gradients too) or 3 (parameters "
+               "too), got ",
+               stage);
   }
   CheckTrainingOptions(training, errors);
-  const auto needs_stage = [&](bool set, const std::string& name, const char* stages) {
-    if (set) {
-      AppendProblem(errors, name + " needs stage " + stages + ", got " + std::to_string(stage));
-    }
+  const auto needs_stage = [&](bool set, const char* name, const char* stages) {
+    if (set) AddProblem(errors, name, " needs stage ", stages, ", got ", stage);
   };
   if (stage == 0 || stage == 3) {
     needs_stage(options.communication_dtype.has_value(), "communication_dtype", "1 or 2");
@@ -132,7 +125,7 @@ void HybridParallelPlugin::State::CheckOptimizer(nn::Module& model, optim::Optim
     try {
       fn();
     } catch (const Error& error) {
-      AppendProblem(problems, error.what());
+      AddProblem(problems, error.what());
     }
   };
   if (is_cut()) check([&] { CheckWhole("hybrid_parallel", model); });
@@ -145,43 +138,42 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
   APOGEE_CHECK(!configured_,
                "hybrid_parallel: the plugin runs another model already; make one plugin per model");
   std::string problems;
-  if (const std::string world = WorldProblem(); !world.empty()) AppendProblem(problems, world);
+  if (const std::string world = WorldProblem(); !world.empty()) AddProblem(problems, world);
   std::optional<nn::parallel::ParallelPlan> plan = options_.plan;
   if (!plan) plan = nn::parallel::ShippedPlan(model);
   if (plan) {
     for (const std::string& problem : nn::parallel::PlanProblems(model, *plan, options_.tp_size)) {
-      AppendProblem(problems, "plan \"" + plan->name + "\", " + problem);
+      AddProblem(problems, "plan \"", plan->name, "\", ", problem);
     }
   } else if (options_.tp_size > 1 || sequence_.is_on()) {
-    AppendProblem(
-        problems,
-        "no plan comes with Apogee for this model (or it contains several models); say in "
-        "options.plan how its layers are cut over tp_size " +
-            std::to_string(options_.tp_size) + " ranks" +
-            (sequence_.is_on() ? ", and where its attention is" : "") + " (nn/parallel/plan.h)");
+    AddProblem(problems,
+               "no plan comes with Apogee for this model (or it contains several models); say in "
+               "options.plan how its layers are cut over tp_size ",
+               options_.tp_size, " ranks", sequence_.is_on() ? ", and where its attention is" : "",
+               " (nn/parallel/plan.h)");
   }
   pipeline_.AddProblems(model, problems);
   if (pipeline_.is_on() && sequence_.is_on() && plan && !plan->sequence_module.empty()) {
-    AppendProblem(problems, "with pp_size " + std::to_string(pipeline_.size()) +
-                                " sequences are cut before the model's first piece, but the plan's "
-                                "sequence_module is \"" +
-                                plan->sequence_module + "\", not the model itself");
+    AddProblem(problems, "with pp_size ", pipeline_.size(),
+               " sequences are cut before the model's first piece, but the plan's sequence_module "
+               "is \"",
+               plan->sequence_module, "\", not the model itself");
   }
-  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, options_.stage, problems);
+  sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, problems);
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if (!is_cut() || !parameter->has_grad()) continue;
-    AppendProblem(problems,
-                  "parameter \"" + parameter->name() +
-                      "\" has a gradient, which would be lost; call zero_grad before boost");
+    AddProblem(problems, "parameter \"", parameter->name(),
+               "\" has a gradient, which would be lost; call zero_grad before boost");
     break;
   }
   APOGEE_CHECK(problems.empty(), "hybrid_parallel: cannot run this setup:", problems);
 
   if (plan) sequence_.Prepare(model, *plan, *mesh_);
+  const optim::OptimizerTraits traits = optimizer.traits();
   std::vector<int64_t> cut_multiples;
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
-    cut_multiples.push_back(optimizer.CutMultiple(view, group));
+    cut_multiples.push_back(traits.Of(view, group).cut_multiple);
   });
   if (pipeline_.is_on()) {
     CutIntoStages(model, optimizer);

@@ -41,17 +41,13 @@ struct ExecutorParts {
   TraceLane* lane = nullptr;  // gets a span for each operation
 };
 
-struct ExecutorCall {
-  Tensor inputs, targets;
-  Criterion criterion;
+// A call, and how this rank runs it.
+struct ExecutorCall : PipelineCall {
   int num_micros = 1;
   int64_t first_sample = 0;  // of `inputs` in the whole batch; used if they do not say
-  bool return_outputs = false;
-  // Null: evaluation.
-  BackwardPasses* passes = nullptr;
-  bool reduce = true;
   double loss_scale = 1;
-  LossNormalizer* normalizer = nullptr;  // the criterion's; null: it has none
+  BackwardPasses* passes = nullptr;  // null: evaluation
+  bool reduce = true;
 };
 
 class Executor {

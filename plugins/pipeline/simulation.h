@@ -26,9 +26,6 @@ class Progress {
   void Finish(int stage, const PipelineOp& op, double time) {
     At(op.kind, Part(stage, op), op.micro) = time;
   }
-  bool IsDone(PipelineOp::Kind kind, int part, int micro) const {
-    return At(kind, part, micro) < kNever;
-  }
 
  private:
   int Part(int stage, const PipelineOp& op) const { return shape_.PartOf(stage, op.chunk); }

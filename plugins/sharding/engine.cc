@@ -2,13 +2,16 @@
 
 #include "apogee/plugins/sharding/engine.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "apogee/autograd/engine.h"
 #include "apogee/optim/core/group_stat_reducer.h"
-#include "apogee/optim/step/fused_backward.h"
+#include "apogee/plugins/data_parallel.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
+#include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee {
 namespace {
@@ -56,7 +59,7 @@ void DataParallelEngine::Check(nn::Module& model, optim::Optimizer& optimizer) c
 }
 
 void DataParallelEngine::Listen() {
-  if (dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer_.get()) != nullptr) {
+  if (optimizer_->traits().fused_backward) {
     single_backward_ = optimizer_->name();
   }
   optim::StepOptions step_options = optimizer_->step_options();
@@ -119,9 +122,174 @@ void DataParallelEngine::Decided() {
   SetLossScale();
 }
 
-void DataParallelEngine::SumStatistics(optim::Optimizer& optimizer,
-                                       const comm::GroupPtr& without_cut) const {
-  optim::SumStatistics(optimizer, is_cut() ? cut_.statistics_group : without_cut);
+void ShardedEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
+  DataParallelEngine::Check(model, optimizer);
+  CheckTakesMeans(plugin_, optimizer);
+  CheckShardable(plugin_, optimizer);
+  APOGEE_CHECK(!model.Parameters().empty(), plugin_, ": the model has no parameters");
 }
+
+void ShardedEngine::Choose(const nn::Module& model, optim::Optimizer& optimizer) {
+  const optim::OptimizerTraits traits = optimizer.traits();
+  struct Held {
+    optim::ParamView* view = nullptr;
+    int64_t cut_multiple = 1;
+  };
+  std::map<const autograd::Parameter*, Held> held_by_optimizer;
+  optimizer.ForEachView([&](optim::ParamView& view, int group) {
+    held_by_optimizer[view.parameter().get()] = {&view, traits.Of(view, group).cut_multiple};
+  });
+  std::vector<autograd::ParameterPtr> all = HeldParameters(model);
+  std::ranges::reverse(all);  // backward completes the last layers' gradients first
+  for (const autograd::ParameterPtr& parameter : all) {
+    const auto [view, cut_multiple] = held_by_optimizer[parameter.get()];
+    const bool held = view != nullptr, trainable = parameter->requires_grad();
+    if (!trainable && (held || shards_frozen())) frozen_.push_back(parameter);
+    if (trainable ? held : shards_frozen()) {
+      sharded_.push_back({parameter, view, cut_multiple});
+      continue;
+    }
+    if (!held) {
+      unheld_.push_back(parameter);
+    } else if (is_cut()) {
+      view->BindParameter(PartOf(*parameter));
+    }
+    // Before chunks are made. PlaceValues converts the others, once it has made them equal.
+    if (!shards_frozen()) ConvertParameter(dtype_, *parameter);
+  }
+}
+
+std::vector<autograd::ParameterPtr> ShardedEngine::Parameters() const {
+  std::vector<autograd::ParameterPtr> parameters;
+  for (const Sharded& sharded : sharded_) parameters.push_back(sharded.parameter);
+  return parameters;
+}
+
+void ShardedEngine::Bind(size_t index, const Tensor& old_value, const Tensor& shard,
+                         const Layout& layout) const {
+  optim::ParamView* view = sharded_[index].view;
+  if (view == nullptr) return;
+  const Layout part = PartOf(*view->parameter());
+  view->BindShard(shard, part.Part(layout));
+  if (!view->trainable() || !NeedsMasters(dtype_) || !keep_masters_) return;
+  if (view->own_master().defined()) return;
+  if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
+  view->set_master(view->CutToLayout(old_value, part));
+}
+
+optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  Check(model, optimizer);
+  optimizer_ = &optimizer;
+  const auto make_equal = shards_frozen() ? PrepareReplicasButValues : PrepareReplicas;
+  make_equal(plugin_, model, optimizer, group_);
+  Choose(model, optimizer);
+  const std::vector<chunk::ChunkSpec> plan = Plan(model);
+  PlaceValues(model, plan);
+  for (const Sharded& sharded : sharded_) ConvertParameter(dtype_, *sharded.parameter);
+  PlaceGradients();
+  chunk::GradientChunkOptions options = GradientOptions(optimizer);
+  options.listeners = optimizer.listeners();
+  gradients_ = std::make_unique<chunk::GradientChunks>(
+      Parameters(), plan, group_, options,
+      [this](size_t index, const Tensor& mean) { OnMean(index, mean); });
+  // Another optimizer, unknown to the plugin, may step on the rest.
+  unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
+      unheld_, group_,
+      chunk::GradientChunkOptions{
+          .chunk_bytes = training_.bucket_bytes, .overlap = false, .key_of = cut_.bucket_key});
+  optim::SumStatistics(optimizer, is_cut() ? cut_.statistics_group : group_);
+  Listen();
+  return optimizer;
+}
+
+void ShardedEngine::PlaceGradients() {
+  for (Sharded& sharded : sharded_) {
+    if (sharded.view == nullptr) continue;
+    sharded.grad_place = std::make_shared<autograd::GradPlace>(autograd::GradPlace{
+        .where =
+            "the " + plugin_ + " plugin keeps its gradient on shards; set the plugin's max_norm",
+        .on_zero_grad = [view = sharded.view, alive = optimizer_->lifetime()](bool set_to_none) {
+          if (alive.expired()) return;
+          if (set_to_none) {
+            view->set_grad(Tensor());
+          } else if (view->has_grad()) {
+            view->grad().Fill(0);
+          }
+        }});
+    sharded.parameter->set_grad_place(sharded.grad_place);
+  }
+}
+
+void ShardedEngine::BeforeStep() {
+  DataParallelEngine::BeforeStep();
+  for (const auto& [parameter, view, cut_multiple, place, mean] : sharded_) {
+    APOGEE_CHECK(!parameter->requires_grad() || !parameter->has_grad(), plugin_, ": parameter \"",
+                 parameter->name(),
+                 "\" was given a gradient outside of backward, but the plugin keeps gradients on "
+                 "shards; change them in a gradient hook (Parameter::AddGradHook)");
+  }
+}
+
+void ShardedEngine::Reduce(const std::function<void()>& backward, const chunk::GradientPass& pass) {
+  chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
+  chunk::GradientChunks::Run(all, backward, pass);
+}
+
+bool ShardedEngine::BeginBackward() {
+  for (const autograd::ParameterPtr& parameter : frozen_) {
+    APOGEE_CHECK(!parameter->requires_grad(), plugin_, ": parameter \"", parameter->name(),
+                 "\" was frozen at boost, so it has no masters and states on shards, but has been "
+                 "unfrozen since; unfreeze it before boost");
+  }
+  return DataParallelEngine::BeginBackward();
+}
+
+void ShardedEngine::RunPass(const std::function<void()>& backward,
+                            const chunk::GradientPass& pass) {
+  TakeMeans([&] { Reduce(backward, pass); });
+}
+
+void ShardedEngine::OnMean(size_t index, const Tensor& mean) {
+  Sharded& sharded = sharded_[index];
+  if (sharded.view == nullptr) return;
+  if (sharded.view->has_grad()) {
+    ops::Accumulate(sharded.view->grad(), mean);
+  } else {
+    sharded.mean = mean;
+  }
+}
+
+void ShardedEngine::TakeMeans(const std::function<void()>& backward) {
+  for (Sharded& sharded : sharded_) sharded.mean = Tensor();  // left by a backward that failed
+  backward();
+  for (size_t i = 0; i < sharded_.size(); ++i) {
+    const Tensor mean = std::exchange(sharded_[i].mean, {});
+    if (mean.defined() && gradients_->present(i)) sharded_[i].view->set_grad(mean);
+  }
+}
+
+DataParallelPlugin::DataParallelPlugin(std::unique_ptr<DataParallelEngine> engine)
+    : engine_(std::move(engine)) {}
+DataParallelPlugin::~DataParallelPlugin() = default;
+
+void DataParallelPlugin::Check(nn::Module& model, optim::Optimizer& optimizer) const {
+  engine_->Check(model, optimizer);
+}
+optim::Optimizer& DataParallelPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
+  return engine_->Configure(model, optimizer);
+}
+void DataParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& /*optimizer*/) {
+  engine_->Backward(loss);
+}
+std::shared_ptr<void> DataParallelPlugin::NoSync() { return engine_->NoSync(); }
+comm::GroupPtr DataParallelPlugin::group() const { return engine_->group(); }
+comm::GroupPtr DataParallelPlugin::data_group() const { return engine_->group(); }
+Layout DataParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
+  return engine_->LayoutOf(parameter);
+}
+Tensor DataParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
+  return engine_->WholeValue(parameter);
+}
+optim::LossScaler* DataParallelPlugin::loss_scaler() { return engine_->loss_scaler(); }
 
 }  // namespace apogee

@@ -7,6 +7,8 @@
 //   ResidentEngine     whole values; shards of states (stage 1), also of gradients (stage 2)
 //   GatheredEngine     shards of everything; values are gathered while they are used (stage 3)
 //
+// The last two are ShardedEngines.
+//
 //   ReplicatedEngine engine(group, training, {}, {});
 //   optim::Optimizer& configured = engine.Configure(model, optimizer);
 //   engine.Backward(loss);
@@ -30,7 +32,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "apogee/chunk/gradient_chunks.h"
 #include "apogee/comm/group.h"
 #include "apogee/core/step_listener.h"
 #include "apogee/layout/layout.h"
@@ -92,14 +96,14 @@ class DataParallelEngine : public BackwardPasses, protected StepListener {
     Settle();
     return scaler_ != nullptr ? scaler_->scale() : 1;
   }
+  // Puts it into the optimizer's step options, times the loop's own scale.
+  void SetLossScale() const;
   // The gradient of the loss that backward starts from: that scale.
   Tensor LossGradient(const Tensor& loss) const {
     return Tensor::Full(loss.shape(), loss.dtype(), loss_scale(), loss.context());
   }
   // The backward has failed and its gradients are gone: does not count it.
   void ForgetBackward() { num_backwards_ = 0; }
-  // Makes the optimizer sum statistics over the ranks that have parts of one tensor.
-  void SumStatistics(optim::Optimizer& optimizer, const comm::GroupPtr& without_cut) const;
   bool is_cut() const { return cut_.statistics_group != nullptr; }
   // The part of the declared parameter that this rank's Parameter has.
   Layout PartOf(const autograd::Parameter& parameter) const {
@@ -114,7 +118,6 @@ class DataParallelEngine : public BackwardPasses, protected StepListener {
   Watched<optim::Optimizer> optimizer_;  // set by Configure
 
  private:
-  void SetLossScale() const;
   // Makes the scaler hear of the last step, which a GPU may have decided.
   void Settle() const {
     if (scaler_ != nullptr && optimizer_ != nullptr && !optimizer_.is_gone()) {
@@ -130,6 +133,67 @@ class DataParallelEngine : public BackwardPasses, protected StepListener {
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);  // live handles
   bool configured_ = false;
   Subscription own_;
+};
+
+// The part that the engines of stages 1 to 3 share. The optimizer works on shards: its views are
+// bound to them, and gradients reach them as means.
+//
+// The views hold the gradients; the parameters have none of their own. While the engine lives,
+// zero_grad through a parameter clears the view's gradient. Other uses of a parameter's gradient,
+// such as clipping, throw Error with the remedy.
+class ShardedEngine : public DataParallelEngine {
+ public:
+  void Check(nn::Module& model, optim::Optimizer& optimizer) const override;
+  optim::Optimizer& Configure(nn::Module& model, optim::Optimizer& optimizer) override;
+  bool BeginBackward() override;
+  void RunPass(const std::function<void()>& backward, const chunk::GradientPass& pass) override;
+
+ protected:
+  using DataParallelEngine::DataParallelEngine;
+
+  // The policy, called by Configure in this order:
+  // Whether frozen parameters are sharded, too. If so, PlaceValues makes all values equal on the
+  // ranks, and converts those of unheld_.
+  virtual bool shards_frozen() const = 0;
+  // The chunks of sharded_.
+  virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const = 0;
+  // Moves the values of sharded_ into chunks, and calls Bind for each.
+  virtual void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) = 0;
+  virtual chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) = 0;
+
+  // Takes this rank's part of the mean of a micro-batch's gradient. Here: adds it to the view's.
+  virtual void OnMean(size_t index, const Tensor& mean);
+  // Throws Error, too, if a parameter was given a gradient of its own, which no step would see.
+  void BeforeStep() override;
+
+  // Binds the view of a parameter to its shard. The masters are made from the value before it is
+  // rounded to the working dtype, because they keep the bits that rounding drops.
+  void Bind(size_t index, const Tensor& old_value, const Tensor& shard, const Layout& layout) const;
+  // Runs `backward`, in which gradients become means on shards.
+  void Reduce(const std::function<void()>& backward, const chunk::GradientPass& pass);
+  // Runs `backward`, which calls Reduce. Then views have the gradients that some rank has.
+  void TakeMeans(const std::function<void()>& backward);
+  std::vector<autograd::ParameterPtr> Parameters() const;
+
+  struct Sharded {
+    autograd::ParameterPtr parameter;
+    optim::ParamView* view;                                           // null: not in the optimizer
+    int64_t cut_multiple;                                             // ParamTraits::cut_multiple
+    std::shared_ptr<const autograd::GradPlace> grad_place = nullptr;  // the view
+    Tensor mean = {};  // a new gradient, until its presence is known
+  };
+  std::vector<Sharded> sharded_;                // in the order backward completes them
+  std::vector<autograd::ParameterPtr> unheld_;  // not in the optimizer, and not sharded
+  std::unique_ptr<chunk::GradientChunks> gradients_;
+  std::unique_ptr<chunk::GradientChunks> unheld_gradients_;
+  bool keep_masters_ = true;
+
+ private:
+  // Decides the fate of each parameter.
+  void Choose(const nn::Module& model, optim::Optimizer& optimizer);
+  void PlaceGradients();
+
+  std::vector<autograd::ParameterPtr> frozen_;  // at boost, so no shards exist to train them
 };
 
 }  // namespace apogee

@@ -27,11 +27,7 @@ void FusedShards::OnChunk() {
   step_->Update(params);
 }
 
-void FusedShards::Backward(double loss_scale, const std::function<void(Walk)>& backward) {
-  // Options set since boost do not have the scale.
-  optim::StepOptions options = optimizer_.step_options();
-  options.loss_scale = loss_scale;
-  optimizer_.set_step_options(options);
+void FusedShards::Backward(const std::function<void(Walk)>& backward) {
   struct End {  // also when backward throws
     FusedShards* self;
     ~End() {

@@ -6,7 +6,7 @@
 //   FusedShards fused(optimizer, others);
 //   GradientChunks chunks(parameters, plan, group, {.on_chunk = [&] { fused.OnChunk(); }},
 //                         [&](size_t i, const Tensor& mean) { fused.OnMean(*views[i], mean); });
-//   fused.Backward(loss_scale, [&](FusedShards::Walk walk) { ... chunks.Run(...) ... });
+//   fused.Backward([&](FusedShards::Walk walk) { ... chunks.Run(...) ... });
 //   optimizer.step();                                    // reports
 //
 // If the update needs one decision for all parameters (clipping, a check that all gradients are
@@ -40,9 +40,10 @@ class FusedShards {
   // Call it after OnMean of all gradients of a chunk: updates them at once, with their statistics
   // in one message. Collective.
   void OnChunk();
-  // `backward` runs backward of the loss times `loss_scale` and calls OnMean and OnChunk.
-  // Collective. If it throws, no gradient is left, and step() has nothing to report.
-  void Backward(double loss_scale, const std::function<void(Walk)>& backward);
+  // `backward` runs backward of the loss times the loss scale of the optimizer's step options, and
+  // calls OnMean and OnChunk. Collective. If it throws, no gradient is left, and step() has nothing
+  // to report.
+  void Backward(const std::function<void(Walk)>& backward);
 
  private:
   optim::Optimizer& optimizer_;

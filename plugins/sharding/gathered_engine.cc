@@ -9,8 +9,6 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/optim/core/options_agreement.h"
-#include "apogee/optim/step/fused_backward.h"
-#include "apogee/plugins/gemini/module_chunks.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 
@@ -40,7 +38,7 @@ GatheredEngine::GatheredEngine(comm::GroupPtr group, const TrainingOptions& trai
 
 void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   ShardedEngine::Check(model, optimizer);
-  const bool fused = dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) != nullptr;
+  const bool fused = optimizer.traits().fused_backward;
   APOGEE_CHECK(!fused || (options_.placement.shard_param_frac == 1 &&
                           options_.placement.max_gathered_bytes == 0),
                plugin_, ": optimizer ", optimizer.name(),
@@ -55,17 +53,14 @@ void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
   }
 }
 
-void GatheredEngine::MakeEqual(nn::Module& model, optim::Optimizer& optimizer) {
-  PrepareReplicasButValues(plugin_, model, optimizer, group_);
-}
-
-std::vector<chunk::ChunkSpec> GatheredEngine::Plan(
-    nn::Module& model, const std::vector<int64_t>& cut_multiples) const {
+std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model) const {
+  std::vector<int64_t> cut_multiples;
+  for (const Sharded& sharded : sharded_) cut_multiples.push_back(sharded.cut_multiple);
   return PlanModuleChunks(model, Parameters(),
                           {.num_shards = comm::GroupSize(group_),
                            .element_bytes = DTypeSize(dtype_),
                            .chunk_bytes = training_.bucket_bytes,
-                           .cut_multiples = cut_multiples});
+                           .cut_multiples = std::move(cut_multiples)});
 }
 
 // Gives every rank rank 0's value. No rank has allocated a lazy one until now.
@@ -93,7 +88,6 @@ void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
   for (const autograd::ParameterPtr& parameter : unheld_) ConvertParameter(dtype_, *parameter);
   parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
   device->allocator().ReleaseCache();  // the whole values' blocks
-  record_ = std::make_unique<ChunkRecord>(parameters_);
   windows_ = ModuleWindows::Make(plugin_, model, parameters_);
 }
 
@@ -103,13 +97,13 @@ chunk::GradientChunkOptions GatheredEngine::GradientOptions(optim::Optimizer& op
       .wait_inside = false, .context_of = [this](size_t chunk, int64_t bytes) {
         return homes_->GradientHome(chunk, bytes, parameters_->schedule());
       }};
-  if (dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr) return options;
+  if (!optimizer.traits().fused_backward) return options;
   fused_ = std::make_unique<FusedShards>(optimizer, unheld_);
   options.on_chunk = [this] { fused_->OnChunk(); };
   // Without a norm there is no first walk in which ranks compare options.
   options.agreement = {
       .digest = [&optimizer] { return optimizer.OptionsDigest(); },
-      .on_difference = [&optimizer, this] { optim::ThrowOptionsDiffer(optimizer, group_.get()); }};
+      .on_difference = [&optimizer, this] { optimizer.ThrowOptionsDiffer(group_.get()); }};
   return options;
 }
 
@@ -146,7 +140,7 @@ void GatheredEngine::Settle() {
   std::map<const optim::ParamView*, int64_t> state_bytes;
   optimizer_->ForEachView([&](const optim::ParamView& view, int group) {
     const bool master = view.trainable() && view.needs_master();
-    state_bytes[&view] = optimizer_->PlannedStateBytes(view, group) +
+    state_bytes[&view] = optimizer_->states().PlannedBytes(view, group) +
                          (master ? view.value().numel() * DTypeSize(view.compute_dtype()) : 0);
   });
   const std::vector<chunk::ChunkSpec>& plan = parameters_->plan();
@@ -192,7 +186,7 @@ void GatheredEngine::BeforeStep() {
 void GatheredEngine::AfterStep() {
   ShardedEngine::AfterStep();
   parameters_->ValuesChanged();
-  record_->EndStep();
+  parameters_->record().EndStep();
   homes_->WriteBack();
   if (homes_->is_unsettled()) Settle();
 }
@@ -217,7 +211,8 @@ void GatheredEngine::Backward(const Tensor& loss) {
     }
   } end{this};
   TakeMeans([&] {
-    fused_->Backward(loss_scale(), [&](FusedShards::Walk walk) {
+    SetLossScale();  // options set since boost do not have it
+    fused_->Backward([&](FusedShards::Walk walk) {
       unheld_gradients_->set_reduces(!walk.again);
       const auto backward = [&] {
         autograd::Backward(loss, {.grad = LossGradient(loss), .retain_graph = walk.retain_graph});

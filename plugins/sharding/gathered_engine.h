@@ -12,10 +12,9 @@
 #include "apogee/chunk/sharded_parameters.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/gemini/chunk_homes.h"
-#include "apogee/plugins/gemini/chunk_record.h"
 #include "apogee/plugins/gemini/module_windows.h"
+#include "apogee/plugins/sharding/engine.h"
 #include "apogee/plugins/sharding/fused_shards.h"
-#include "apogee/plugins/sharding/sharded_engine.h"
 
 namespace apogee {
 
@@ -33,13 +32,10 @@ class GatheredEngine : public ShardedEngine {
   const GeminiOptions& options() const { return options_; }
   const chunk::ShardedParameters& parameters() const { return *parameters_; }
   const ChunkHomes& homes() const { return *homes_; }
-  const ChunkRecord& record() const { return *record_; }
 
  private:
-  void MakeEqual(nn::Module& model, optim::Optimizer& optimizer) override;
   bool shards_frozen() const override { return true; }
-  std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
-                                     const std::vector<int64_t>& cut_multiples) const override;
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const override;
   void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
   void OnMean(size_t index, const Tensor& mean) override;
@@ -57,7 +53,6 @@ class GatheredEngine : public ShardedEngine {
   std::unique_ptr<FusedShards> fused_;  // if the optimizer updates inside backward
   std::unique_ptr<ChunkHomes> homes_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;
-  std::unique_ptr<ChunkRecord> record_;
   std::shared_ptr<ModuleWindows> windows_;
 };
 

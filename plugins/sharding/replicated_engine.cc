@@ -21,7 +21,7 @@ ReplicatedEngine::ReplicatedEngine(comm::GroupPtr group, const TrainingOptions& 
 
 void ReplicatedEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   DataParallelEngine::Check(model, optimizer);
-  const auto* local = dynamic_cast<const optim::LocalGradientOptimizer*>(&optimizer);
+  const optim::LocalGradients* local = optimizer.traits().local_gradients;
   if (local == nullptr || group_ == nullptr) return;
   const double max_norm =
       training_.max_norm > 0 ? training_.max_norm : optimizer.step_options().max_norm;
@@ -43,10 +43,10 @@ optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimize
   Listen();
   // On several ranks the update waits until gradients are averaged: step() makes it.
   const bool alone = group_ == nullptr && !is_cut();
-  fused_ = alone ? dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) : nullptr;
-  if (fused_ != nullptr) return optimizer;
+  fused_ = alone && optimizer.traits().fused_backward;
+  if (fused_) return optimizer;
   std::vector<autograd::ParameterPtr> reduced = SplitOff(model, optimizer);
-  local_ = dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer);
+  local_ = optimizer.traits().local_gradients;
   if (local_ != nullptr) HandOverGradients(model, optimizer, reduced);
   // If there are several GradientChunks, only the first may overlap.
   chunk::GradientChunkOptions chunks =
@@ -61,7 +61,7 @@ optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimize
 chunk::Agreement ReplicatedEngine::AgreeOnOptions() {
   if (group_ == nullptr) return {};
   return {.digest = [this] { return optimizer_->OptionsDigest() ^ (last_options_ << 1); },
-          .on_difference = [this] { optim::ThrowOptionsDiffer(*optimizer_, group_.get()); }};
+          .on_difference = [this] { optimizer_->ThrowOptionsDiffer(group_.get()); }};
 }
 
 chunk::GradientChunkOptions ReplicatedEngine::ChunkOptions(bool overlap) const {
@@ -79,10 +79,10 @@ void ReplicatedEngine::HandOverGradients(nn::Module& model, optim::Optimizer& op
   const int rank = group_ == nullptr ? 0 : group_->rank();
   const int parts = comm::GroupSize(cut_.statistics_group);
   const int part = is_cut() ? cut_.statistics_group->rank() : 0;
-  local_->SetRanks({.group = group_,
-                    .statistics = cut_.statistics_group,
-                    .rank = rank * parts + part,
-                    .num_ranks = copies * parts});
+  optimizer.SetRanks({.group = group_,
+                      .statistics = cut_.statistics_group,
+                      .rank = rank * parts + part,
+                      .num_ranks = copies * parts});
   before_forward_ = model.AddPreForwardHook(
       [local = local_, optimizer = Watched(&optimizer)](nn::Module& root, const Tensor&) {
         if (!root.is_training() && !optimizer.is_gone()) local->SyncReplicas();
@@ -106,17 +106,17 @@ std::vector<autograd::ParameterPtr> ReplicatedEngine::SplitOff(const nn::Module&
   std::vector<autograd::ParameterPtr> reduced = HeldParameters(model);
   const int num_ranks = comm::GroupSize(group_);
   if (is_cut()) {
-    SumStatistics(optimizer, nullptr);
+    optim::SumStatistics(optimizer, cut_.statistics_group);
     return reduced;
   }
   const bool needs_whole = options_.reproducible || optimizer.step_options().max_norm > 0;
   if (num_ranks == 1 || needs_whole) return reduced;
-  // HandOverGradients handles a LocalGradientOptimizer, whose gradients are local only in some
-  // steps.
-  if (dynamic_cast<optim::LocalGradientOptimizer*>(&optimizer) != nullptr) return reduced;
+  const optim::OptimizerTraits traits = optimizer.traits();
+  // HandOverGradients handles gradients that are local only in some steps.
+  if (traits.local_gradients != nullptr) return reduced;
   std::set<const autograd::Parameter*> addends;
   optimizer.ForEachView([&](optim::ParamView& view, int group) {
-    if (!optimizer.ReducesOwnGrad(view, group)) return;
+    if (!traits.Of(view, group).reduces_own_grad) return;
     view.set_partial_grad(num_ranks);
     view.parameter()->set_grad_place(addends_);
     addends.insert(view.parameter().get());
@@ -193,9 +193,9 @@ void ReplicatedEngine::RunPass(const std::function<void()>& backward,
 }
 
 void ReplicatedEngine::Backward(const Tensor& loss) {
-  if (fused_ == nullptr) return DataParallelEngine::Backward(loss);
+  if (!fused_) return DataParallelEngine::Backward(loss);
   BeginBackward();
-  fused_->fused_backward(loss);
+  optimizer_->fused_backward(loss);
 }
 
 }  // namespace apogee

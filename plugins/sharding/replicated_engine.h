@@ -12,7 +12,6 @@
 
 #include "apogee/chunk/gradient_chunks.h"
 #include "apogee/optim/core/local_gradients.h"
-#include "apogee/optim/step/fused_backward.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/sharding/engine.h"
 
@@ -51,7 +50,7 @@ class ReplicatedEngine : public DataParallelEngine {
   const DdpOptions options_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
   // Null for most optimizers; else the chunks of gradients that may stay local.
-  optim::LocalGradientOptimizer* local_ = nullptr;
+  optim::LocalGradients* local_ = nullptr;
   std::unique_ptr<chunk::GradientChunks> local_gradients_;
   std::vector<autograd::ParameterPtr> may_stay_local_;  // parameters of local_gradients_
   int local_group_ = 0;                                 // one of their parameter groups
@@ -62,7 +61,7 @@ class ReplicatedEngine : public DataParallelEngine {
           .where = "its gradient is this rank's part of a mean that the optimizer's step makes; "
                    "set the ddp plugin's max_norm"});
   std::shared_ptr<const autograd::GradPlace> local_place_;
-  optim::FusedBackwardOptimizer* fused_ = nullptr;
+  bool fused_ = false;
   uint64_t last_options_ = 0;  // digest of the last step's options
   Subscription before_forward_;
 };

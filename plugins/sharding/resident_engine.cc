@@ -6,7 +6,6 @@
 
 #include "apogee/core/process_memory.h"
 #include "apogee/plugins/precision.h"
-#include "apogee/plugins/replicas.h"
 #include "apogee/tensor/make_context.h"
 
 namespace apogee {
@@ -36,7 +35,7 @@ void ResidentEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
 void ResidentEngine::CheckRoom(optim::Optimizer& optimizer) const {
   const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
   if (!available.ok()) return;  // the system does not say; the allocator will fail if needed
-  int64_t needed = optimizer.PlannedStateBytes();
+  int64_t needed = optimizer.states().PlannedBytes();
   for (const optim::ParamView& view : optimizer.views()) {
     const bool master = view.trainable() && NeedsMasters(dtype_) && options_.master_weights;
     needed += master ? 4 * view.value().numel() : 0;
@@ -47,20 +46,15 @@ void ResidentEngine::CheckRoom(optim::Optimizer& optimizer) const {
                *available, " are available; use an optimizer with smaller states, or more hosts");
 }
 
-void ResidentEngine::MakeEqual(nn::Module& model, optim::Optimizer& optimizer) {
-  PrepareReplicas(plugin_, model, optimizer, group_);
-}
-
-std::vector<chunk::ChunkSpec> ResidentEngine::Plan(
-    nn::Module& /*model*/, const std::vector<int64_t>& cut_multiples) const {
+std::vector<chunk::ChunkSpec> ResidentEngine::Plan(nn::Module& /*model*/) const {
   const DType grad_dtype = NeedsMasters(dtype_) ? DType::kF32 : dtype_;
   std::vector<chunk::ChunkRequest> requests;
-  for (size_t i = 0; i < sharded_.size(); ++i) {
-    const autograd::Parameter& parameter = *sharded_[i].parameter;
+  for (const Sharded& sharded : sharded_) {
+    const autograd::Parameter& parameter = *sharded.parameter;
     requests.push_back({.numel = parameter.shape().numel(),
                         .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
                         .key = cut_.bucket_key ? cut_.bucket_key(parameter) : 0,
-                        .cut_multiple = cut_multiples[i]});
+                        .cut_multiple = sharded.cut_multiple});
   }
   return chunk::PlanChunks(
       requests, {.chunk_bytes = training_.bucket_bytes, .num_shards = comm::GroupSize(group_)});

@@ -11,7 +11,7 @@
 
 #include "apogee/chunk/parameter_chunks.h"
 #include "apogee/plugins/low_level_zero.h"
-#include "apogee/plugins/sharding/sharded_engine.h"
+#include "apogee/plugins/sharding/engine.h"
 
 namespace apogee {
 
@@ -27,10 +27,8 @@ class ResidentEngine : public ShardedEngine {
 
  private:
   void CheckRoom(optim::Optimizer& optimizer) const;
-  void MakeEqual(nn::Module& model, optim::Optimizer& optimizer) override;
   bool shards_frozen() const override { return false; }
-  std::vector<chunk::ChunkSpec> Plan(nn::Module& model,
-                                     const std::vector<int64_t>& cut_multiples) const override;
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const override;
   void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
   void BeforeStep() override;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Fails when a folder has more than 30 source files, when a source file has more than 400 lines, when a name is
-# used that was replaced, or when an example, the booster or a tool asks by a cast which plugin it has.
+# used that was replaced, or when code asks by a cast which plugin or which optimizer it has.
 #
 #   tests/layering/rooms_check.sh [ROOT]
 #
@@ -66,6 +66,9 @@ replaced=(
   '\bRemoveGradHook\b|HookHandle::Remove'
   '\bAdd(PreStep|Step|Report|Load)Hook\b|StepListener'
   'optim/core/option_hash\.h|optim/options.h'
+  '\b(TypedOptimizer|StatesUnder|PhaseStateSpecs|NonFiniteAfterStats)\b|RuleOf'
+  '\b(SupportsShards|DecidesOnDevice|ClipsAddends|OwnedNumel|AbsentIsZero|LocalGradientOptimizer|FusedBackwardOptimizer)\b|OptimizerTraits'
+  '\b(StateLayout|PlannedStateBytes|DropUndeclaredStates)\b|StateStore'
 )
 for entry in "${replaced[@]}"; do
   pattern="${entry%|*}"
@@ -79,6 +82,11 @@ while IFS= read -r line; do
   problem "$line casts to a plugin; ask Plugin, or keep the type from where it was made"
 done < <(printf '%s\0' "${files[@]}" | grep -zE '^(examples|booster|tools|matrix)/' |
   xargs -0 grep -nE 'dynamic_cast<[^>]*Plugin\b' /dev/null | cut -d: -f1,2)
+
+while IFS= read -r line; do
+  problem "$line casts to an optimizer; ask Optimizer::traits(), or keep the type from where it was made"
+done < <(printf '%s\0' "${files[@]}" | grep -zvE '^tests/' |
+  xargs -0 grep -nE 'dynamic_cast<[^>]*(Optimizer|Gradients|Rule|ScaledAdam|GaLore)' /dev/null | cut -d: -f1,2)
 
 while IFS= read -r line; do
   problem "$line keeps a token of its own life; hold a Subscription (core/hooks.h)"

@@ -9,7 +9,7 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/autograd/parameter_storage.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"

@@ -33,16 +33,16 @@ struct Param {
         grad(Buffer::Normal(grad_dtype, n + offset, seed + 1)),
         state(Buffer::Normal(dtype, n + offset, seed + 2)),
         working(working_dtype, std::vector<double>(static_cast<size_t>(n + offset), 7)) {}
-  SgdChunk Chunk(bool with_working) {
-    SgdChunk chunk;
+  SgdMomentumArgs::Chunk Chunk(bool with_working) {
+    SgdMomentumArgs::Chunk chunk;
     chunk.weight = At(weight, offset);
     chunk.grad = At(grad, offset);
     chunk.grad_dtype = grad.dtype();
     chunk.working = with_working ? At(working, offset) : nullptr;
     chunk.working_dtype = working.dtype();
     chunk.n = weight.size() - offset;
-    chunk.momentum_buffer = At(state, offset);
-    chunk.buf_scale = 0.5;
+    chunk.states = {At(state, offset)};
+    chunk.element = {.lr = 0.25, .l2 = 0, .momentum = 0.9, .buf_scale = 0.5, .nesterov = false};
     return chunk;
   }
 
@@ -54,7 +54,7 @@ struct Param {
 void CheckUpdate(std::vector<Param> params, DType dtype, bool with_working) {
   const ContextPtr context = TestContext({.num_threads = 2});
   std::vector<std::vector<double>> weights, states;
-  std::vector<SgdChunk> chunks;
+  std::vector<SgdMomentumArgs::Chunk> chunks;
   for (Param& p : params) {
     std::vector<double> w = p.weight.values(), buf = p.state.values();
     const std::vector<double> g = p.grad.values();
@@ -66,13 +66,7 @@ void CheckUpdate(std::vector<Param> params, DType dtype, bool with_working) {
     states.push_back(buf);
     chunks.push_back(p.Chunk(with_working));
   }
-  OptimKernelsFor(*context).sgd(*context, {.dtype = dtype,
-                                           .grad_scale = 1,
-                                           .lr = 0.25,
-                                           .l2 = 0,
-                                           .momentum = 0.9,
-                                           .nesterov = false,
-                                           .chunks = chunks});
+  OptimKernelsFor(*context).sgd_momentum(*context, {dtype, 1, chunks});
   for (size_t p = 0; p < params.size(); ++p) {
     const double tolerance = Tolerance(dtype, ErrorKind::kElementwise);
     ExpectClose(params[p].weight.values(), weights[p], tolerance);

@@ -135,7 +135,7 @@ TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
           }
           EXPECT_EQ(device->num_skipped_steps(), host->num_skipped_steps());
         }
-        EXPECT_TRUE(device->DecidesOnDevice());
+        EXPECT_TRUE(device->traits().decides_on_device);
         for (int group = 0; group < device->num_groups(); ++group) {
           EXPECT_EQ(device->group_state(group), host->group_state(group));
         }
@@ -254,7 +254,10 @@ TEST_F(DeviceDecisionTest, StepWaitsForNothing) {
       SetGrads(params, 2);
       context_->Synchronize();
       Blocker blocker(*context_);
-      auto step = std::async(std::launch::async, [&] { optimizer->step(); });
+      auto step = std::async(std::launch::async, [&] {
+        optimizer->step();
+        optimizer->zero_grad();
+      });
       const std::future_status status = step.wait_for(std::chrono::seconds(30));
       blocker.GoOn();
       step.get();
@@ -301,7 +304,7 @@ TEST_F(DeviceDecisionTest, FactorIsNotReadOnTheHost) {
   const StepGate gate{};
   EXPECT_EQ(static_cast<double>(GradFactor(0.5)), 0.5);
   EXPECT_THAT(MessageOf([&] { static_cast<void>(static_cast<double>(GradFactor(1, &gate))); }),
-              HasSubstr("return false from DecidesOnDevice() of the optimizer"));
+              HasSubstr("clear OptimizerTraits::decides_on_device of the optimizer"));
 }
 
 }  // namespace device_decision_test

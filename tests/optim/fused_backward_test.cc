@@ -2,8 +2,6 @@
 
 // LOMO and the fused backward that it shares with AdaLomo: updates inside backward, freed
 // gradients, one decision for all parameters, refusals.
-#include "apogee/optim/step/fused_backward.h"
-
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 

@@ -74,7 +74,7 @@ void CheckReference(const GaLoreAdafactorOptions& o, DType dtype, double toleran
   const auto middle = params.begin() + 4;
   GaLoreAdafactor optimizer({{{params.begin(), middle}, o}, {{middle, params.end()}, other}});
   std::map<std::string, Basis> bases;
-  optimizer.set_basis_hook([&](const ParamView& view, const NewBasis& basis) {
+  optimizer.rule().set_basis_hook([&](const ParamView& view, const NewBasis& basis) {
     Basis& kept = bases[view.name()];
     (basis.right ? kept.right : kept.left) = basis.vectors.To(DType::kF64);
     kept.fresh = true;
@@ -156,7 +156,7 @@ TEST(GaLoreAdafactorTest, StatesFollowTheBasis) {
                                           .proj_type = type,
                                           .on_refresh = on_refresh});
       std::map<bool, int> refreshes;
-      optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+      optimizer.rule().set_basis_hook([&](const ParamView&, const NewBasis& basis) {
         if (++refreshes[basis.right] < 2 || !reorder) return;
         Vector values = Values(basis.vectors);
         const auto at = [&](size_t k, size_t i) -> double& {
@@ -193,7 +193,7 @@ TEST(GaLoreAdafactorTest, StateBytes) {
 }
 
 TEST(GaLoreAdafactorTest, Problems) {
-  EXPECT_TRUE(GaLoreAdafactorOptions{}.Problems().empty());
+  EXPECT_TRUE(ProblemsOf(GaLoreAdafactorOptions{}).empty());
   const ContextPtr context = TestContext();
   const ParameterPtr small = RandomParam("small", {4, 30}, DType::kF32, context, 1);
   try {

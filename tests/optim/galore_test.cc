@@ -125,7 +125,7 @@ TEST(GaLoreAdamWTest, FollowsItsEquations) {
       Tensor left, right;
       int step = 0;
       std::set<int> refreshes;
-      optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+      optimizer.rule().set_basis_hook([&](const ParamView&, const NewBasis& basis) {
         refreshes.insert(step);
         (basis.right ? right : left) = basis.vectors;
       });
@@ -185,7 +185,7 @@ TEST(GaLoreAdamWTest, RotationFollowsTheBasis) {
     GaLoreAdamW optimizer({param},
                           {.lr = 1e-2, .rank = 4, .update_proj_gap = 2, .on_refresh = on_refresh});
     int refreshes = 0;
-    optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+    optimizer.rule().set_basis_hook([&](const ParamView&, const NewBasis& basis) {
       if (++refreshes > 1 && flip) {
         const Tensor first = basis.vectors.View({basis.vectors.numel()}).Slice(0, 0, 6);
         first.CopyFrom(ops::Scale(first, -1));
@@ -221,7 +221,7 @@ TEST(GaLoreAdamW8bitTest, FollowsItsEquations) {
       auto param = RandomParam("w", shape, DType::kF64, context, 1);
       GaLoreAdamW8bit optimizer({param}, o);
       Tensor left, right;
-      optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+      optimizer.rule().set_basis_hook([&](const ParamView&, const NewBasis& basis) {
         (basis.right ? right : left) = basis.vectors;
       });
       std::vector<double> w = Values(param->data());
@@ -260,7 +260,7 @@ TEST(GaLoreAdamW8bitTest, MomentsFollowTheBasis) {
                                         .update_proj_gap = 2,
                                         .on_refresh = on_refresh});
     int refreshes = 0;
-    optimizer.set_basis_hook([&](const ParamView&, const NewBasis& basis) {
+    optimizer.rule().set_basis_hook([&](const ParamView&, const NewBasis& basis) {
       if (++refreshes > 1 && flip) {
         const Tensor first = basis.vectors.View({basis.vectors.numel()}).Slice(0, 0, 6);
         first.CopyFrom(ops::Scale(first, -1));

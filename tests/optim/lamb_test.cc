@@ -114,10 +114,10 @@ TEST(LambTest, StateBytesAndProblems) {
   Trainee run(Make({}), DType::kF32, {{33, 17}, {5}});
   run.Step(1);
   EXPECT_EQ(StateBytes(*run.optimizer), 8 * (33 * 17 + 5));
-  EXPECT_EQ(LambOptions({.lr = -1, .betas = {1, 2}, .eps = -1, .min_ratio = 2, .max_ratio = 1})
-                .Problems()
-                .size(),
-            5u);
+  EXPECT_EQ(
+      ProblemsOf(LambOptions{.lr = -1, .betas = {1, 2}, .eps = -1, .min_ratio = 2, .max_ratio = 1})
+          .size(),
+      5u);
 }
 
 }  // namespace lamb_test

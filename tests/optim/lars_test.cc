@@ -49,10 +49,10 @@ TEST(LarsTest, StateBytesAndProblems) {
   without.Step(1);
   EXPECT_EQ(StateBytes(*with.optimizer), 4 * (33 * 17 + 5));
   EXPECT_EQ(StateBytes(*without.optimizer), 0);
-  EXPECT_EQ(LarsOptions({.lr = -1, .momentum = 0, .trust_coefficient = 0, .nesterov = true})
-                .Problems()
-                .size(),
-            3u);
+  EXPECT_EQ(
+      ProblemsOf(LarsOptions{.lr = -1, .momentum = 0, .trust_coefficient = 0, .nesterov = true})
+          .size(),
+      3u);
 }
 
 }  // namespace lars_test

@@ -41,7 +41,7 @@ TEST(LionTest, StateBytesAndProblems) {
   Trainee run(Make({}), DType::kF32, {{33, 17}, {5}});
   run.Step(1);
   EXPECT_EQ(StateBytes(*run.optimizer), 4 * (33 * 17 + 5));
-  EXPECT_EQ(LionOptions({.lr = -1, .betas = {1, -1}, .weight_decay = -1}).Problems().size(), 4u);
+  EXPECT_EQ(ProblemsOf(LionOptions{.lr = -1, .betas = {1, -1}, .weight_decay = -1}).size(), 4u);
 }
 
 }  // namespace lion_test

@@ -46,7 +46,7 @@ TEST_F(RegistryTest, DistributedNames) {
     auto made = MakeOptimizer("distributed_" + name, {param_});
     ASSERT_TRUE(made.ok()) << made.status();
     EXPECT_EQ((*made)->name(), (*MakeOptimizer(name, {param_}))->name());
-    EXPECT_TRUE((*made)->SupportsShards()) << name;
+    EXPECT_TRUE((*made)->traits().shards) << name;
   }
   EXPECT_FALSE(MakeOptimizer("distributed_", {param_}).ok());
 }

@@ -6,7 +6,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/optimizer.h"
 #include "apogee/tests/optim/optim_fixture.h"
 
 namespace apogee::optim {
@@ -17,31 +17,25 @@ using ::testing::Pointwise;
 
 struct ToyOptions {
   double lr = 0.1;
-  std::vector<std::string> Problems() const { return {}; }
   static std::vector<OptionField<ToyOptions>> Fields() { return {{"lr", &ToyOptions::lr}}; }
 };
 
 // Phase 0: row sums of the gradient and its sum of squares. Phase 1: the largest deviation from a
 // row's mean. w -= lr * (g - mean of the row) / (norm * largest).
-class Toy : public TypedOptimizer<ToyOptions> {
+class ToyRule : public RuleOf<ToyOptions> {
  public:
-  Toy(std::vector<ParameterPtr> params, const ToyOptions& options)
-      : TypedOptimizer("toy", {{std::move(params), options}}) {}
+  static constexpr const char* kName = "toy";
+  explicit ToyRule(std::vector<ToyOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
- protected:
-  std::span<const StateSpec> StatesUnder(const ParamView&, const ToyOptions&) const override {
-    static constexpr StateSpec kStates[] = {{"row_mean", StateKind::kRow}};
-    return kStates;
-  }
-  int num_stat_phases() const override { return 2; }
+  OptimizerTraits traits() override { return {.num_stat_phases = 2}; }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override {
     for (const ActiveParam& p : params) {
       const MatrixView m = p.view->layout().matrix();
       phase == 0 ? buffer.AddSums(*p.view, m.batch * m.rows + 1) : buffer.AddMaxima(*p.view, 1);
     }
   }
-  void ComputeStats(int phase, std::span<const ActiveParam> params, const StepDecision&,
-                    std::span<const StatBuffer> totals, StatBuffer& buffer) override {
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override {
+    const std::span<const ActiveParam> params = step.params;
     for (size_t i = 0; i < params.size(); ++i) {
       const auto entry = phase == 0 ? buffer.sum_entries()[i] : buffer.max_entries()[i];
       ForEach(params[i], [&](int64_t row, double g, double&) {
@@ -50,25 +44,33 @@ class Toy : public TypedOptimizer<ToyOptions> {
           buffer.sums<double>(entry.offset)[entry.count - 1] += g * g;
         } else {
           double& largest = buffer.maxima<double>(entry.offset)[0];
-          largest = std::max(largest, std::fabs(g - RowMean(params[i], totals[0], i, row)));
+          largest = std::max(largest, std::fabs(g - RowMean(params[i], step.totals[0], i, row)));
         }
       });
     }
+    return "";
   }
-  void Update(int group, std::span<const ActiveParam> params, const StepDecision&,
-              std::span<const StatBuffer> totals) override {
+  void Update(const RuleStep& step) override {
+    const std::span<const ActiveParam> params = step.params;
+    const std::span<const StatBuffer> totals = step.totals;
     for (size_t i = 0; i < params.size(); ++i) {
       const auto sums = totals[0].sum_entries()[i];
       const double norm = std::sqrt(totals[0].sums<double>(sums.offset)[sums.count - 1]);
       const double largest = totals[1].maxima<double>(totals[1].max_entries()[i].offset)[0];
       ForEach(params[i], [&](int64_t row, double g, double& w) {
-        w -= lr(group) * (g - RowMean(params[i], totals[0], i, row)) / (norm * largest);
+        w -=
+            options(step.group).lr * (g - RowMean(params[i], totals[0], i, row)) / (norm * largest);
       });
       for (int64_t row = 0; row + 1 < sums.count; ++row) {
         params[i].view->state("row_mean").data<double>()[row] =
             RowMean(params[i], totals[0], i, row);
       }
     }
+  }
+
+ protected:
+  void States(const Subject&, std::vector<StateSpec>& specs) const override {
+    specs = {{"row_mean", StateKind::kRow}};
   }
 
  private:
@@ -85,6 +87,8 @@ class Toy : public TypedOptimizer<ToyOptions> {
     });
   }
 };
+
+using Toy = OptimizerOf<ToyRule>;
 
 // The partials of one rank, one entry per reduction of a step.
 struct Partials {

@@ -4,47 +4,29 @@
 
 #include <cmath>
 
-#include "apogee/optim/check_options.h"
-#include "apogee/optim/host_update.h"
+#include "apogee/optim/element_update.h"
 
 namespace outside {
 
 namespace optim = apogee::optim;
 
-std::vector<std::string> AdanOptions::Problems() const {
-  optim::OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  for (const double beta : betas) problems.Decay("betas", beta);
-  problems.Positive("eps", eps);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  return problems.list();
-}
-
 std::vector<optim::OptionField<AdanOptions>> AdanOptions::Fields() {
-  return {{"lr", &AdanOptions::lr},
-          {"betas", &AdanOptions::betas},
-          {"eps", &AdanOptions::eps},
-          {"weight_decay", &AdanOptions::weight_decay}};
+  using O = AdanOptions;
+  using enum optim::OptionCheck;
+  return {{"lr", &O::lr, kAtLeastZero, "learning rate"},
+          {"betas", &O::betas, kDecay, "decay rates of m, v and n"},
+          {"eps", &O::eps, kPositive, "added to the root of n"},
+          {"weight_decay", &O::weight_decay, kAtLeastZero, "divides the weights"}};
 }
 
-std::span<const optim::StateSpec> Adan::StatesUnder(const optim::ParamView& /*view*/,
-                                                    const AdanOptions& /*options*/) const {
-  using enum apogee::StateKind;
-  static constexpr optim::StateSpec kStates[] = {
-      {"m", kElementwise}, {"v", kElementwise}, {"n", kElementwise}, {"prev", kElementwise}};
-  return kStates;
-}
-
-void Adan::Update(int group, std::span<const optim::ActiveParam> params,
-                  const optim::StepDecision& decision,
-                  std::span<const optim::StatBuffer> /*totals*/) {
-  const AdanOptions& o = options(group);
-  for (const optim::ActiveParam& p : params) {
+void AdanRule::Update(const optim::RuleStep& step) {
+  const AdanOptions& o = options(step.group);
+  const auto element = [&](const optim::ActiveParam& p) {
     const bool first = p.view->step() == 1;
     const auto t = static_cast<double>(p.view->step());
     const double correct_m = 1 - std::pow(o.betas[0], t), correct_v = 1 - std::pow(o.betas[1], t),
                  correct_n = std::sqrt(1 - std::pow(o.betas[2], t));
-    const auto update = [&](double g, auto& w, auto& m, auto& v, auto& n, auto& prev) {
+    return [=, &o](auto g, auto& w, auto& m, auto& v, auto& n, auto& prev) {
       const double change = first ? 0 : g - prev;
       const double ahead = g + o.betas[1] * change;
       m = o.betas[0] * m + (1 - o.betas[0]) * g;
@@ -55,8 +37,8 @@ void Adan::Update(int group, std::span<const optim::ActiveParam> params,
       w = (w - o.lr * direction) / (1 + o.lr * o.weight_decay);
       prev = g;
     };
-    optim::UpdateEachElement(p, decision, update, "m", "v", "n", "prev");
-  }
+  };
+  optim::UpdateElements(step.params, step.decision, element, {"m", "v", "n", "prev"});
 }
 
 }  // namespace outside

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "apogee/apogee.h"
-#include "apogee/optim/typed_optimizer.h"
 
 namespace outside {
 
@@ -24,25 +23,22 @@ struct AdanOptions {
   double eps = 1e-8;
   double weight_decay = 0;
 
-  std::vector<std::string> Problems() const;
   static std::vector<apogee::optim::OptionField<AdanOptions>> Fields();
 };
 
-class Adan : public apogee::optim::TypedOptimizer<AdanOptions> {
- public:
-  explicit Adan(std::vector<apogee::optim::ParamGroup<AdanOptions>> groups)
-      : TypedOptimizer("adan", std::move(groups)) {}
-  Adan(std::vector<apogee::autograd::ParameterPtr> params, const AdanOptions& options)
-      : Adan({{std::move(params), options}}) {}
-  bool SupportsShards() const override { return true; }
+struct AdanRule : apogee::optim::RuleOf<AdanOptions> {
+  static constexpr const char* kName = "adan";
+  explicit AdanRule(std::vector<AdanOptions> groups) : RuleOf(kName, std::move(groups)) {}
+
+  apogee::optim::OptimizerTraits traits() override { return {.shards = true}; }
+  void Update(const apogee::optim::RuleStep& step) override;
 
  protected:
-  std::span<const apogee::optim::StateSpec> StatesUnder(const apogee::optim::ParamView& view,
-                                                        const AdanOptions& options) const override;
-  void Update(int group, std::span<const apogee::optim::ActiveParam> params,
-              const apogee::optim::StepDecision& decision,
-              std::span<const apogee::optim::StatBuffer> totals) override;
+  void States(const Subject&, std::vector<apogee::optim::StateSpec>& specs) const override {
+    specs = {{"m"}, {"v"}, {"n"}, {"prev"}};
+  }
 };
+using Adan = apogee::optim::OptimizerOf<AdanRule>;
 
 }  // namespace outside
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "apogee/optim/check_options.h"
+#include "apogee/optim/options.h"
 #include "host_update.h"
 #include "newton_schulz.h"
 
@@ -47,33 +47,25 @@ std::vector<double> TotalsOf(const optim::ParamView& view, const optim::StatBuff
 
 }  // namespace
 
-std::vector<std::string> MuonOptions::Problems() const {
-  optim::OptionProblems problems;
-  problems.AtLeastZero("lr", lr);
-  problems.Decay("momentum", momentum);
-  problems.AtLeastZero("weight_decay", weight_decay);
-  return problems.list();
-}
-
 std::vector<optim::OptionField<MuonOptions>> MuonOptions::Fields() {
-  return {{"lr", &MuonOptions::lr},
-          {"momentum", &MuonOptions::momentum},
-          {"weight_decay", &MuonOptions::weight_decay},
-          {"orthogonalize", &MuonOptions::orthogonalize}};
+  using O = MuonOptions;
+  using enum optim::OptionCheck;
+  return {{"lr", &O::lr, kAtLeastZero, "learning rate"},
+          {"momentum", &O::momentum, kDecay, "decay rate of the momentum"},
+          {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled"},
+          {"orthogonalize", &O::orthogonalize, {}, "false: the momentum over its norm"}};
 }
 
-bool Muon::IsOrthogonal(const optim::ActiveParam& param) const {
+bool MuonRule::IsOrthogonal(const optim::ActiveParam& param) const {
   return options(param.group).orthogonalize && param.view->layout().logical_shape().rank() == 2;
 }
 
-std::span<const optim::StateSpec> Muon::StatesUnder(const optim::ParamView& /*view*/,
-                                                    const MuonOptions& /*options*/) const {
-  static constexpr optim::StateSpec kStates[] = {{kMomentum, apogee::StateKind::kElementwise}};
-  return kStates;
+void MuonRule::States(const Subject&, std::vector<optim::StateSpec>& specs) const {
+  specs = {{kMomentum}};
 }
 
-void Muon::DeclareStats(int /*phase*/, std::span<const optim::ActiveParam> params,
-                        optim::StatBuffer& buffer) {
+void MuonRule::DeclareStats(int /*phase*/, std::span<const optim::ActiveParam> params,
+                            optim::StatBuffer& buffer) {
   for (const optim::ActiveParam& p : params) {
     const int64_t numel = p.view->layout().logical_shape().numel();
     buffer.AddSums(*p.view, IsOrthogonal(p) ? numel : 1);
@@ -81,12 +73,11 @@ void Muon::DeclareStats(int /*phase*/, std::span<const optim::ActiveParam> param
 }
 
 // Of a matrix each element is a sum of its own, to which one rank's part of the momentum adds.
-void Muon::ComputeStats(int /*phase*/, std::span<const optim::ActiveParam> params,
-                        const optim::StepDecision& decision,
-                        std::span<const optim::StatBuffer> /*totals*/, optim::StatBuffer& buffer) {
-  const double scale = decision.grad_scale();
+std::string MuonRule::ComputeStats(int /*phase*/, const optim::RuleStep& step,
+                                   optim::StatBuffer& buffer) {
+  const double scale = step.decision.grad_scale();
   size_t entry = 0;
-  for (const optim::ActiveParam& p : params) {
+  for (const optim::ActiveParam& p : step.params) {
     const bool orthogonal = IsOrthogonal(p);
     const MuonOptions& o = options(p.group);
     const int64_t offset = buffer.sum_entries()[entry++].offset;
@@ -101,15 +92,15 @@ void Muon::ComputeStats(int /*phase*/, std::span<const optim::ActiveParam> param
       });
     });
   }
+  return "";
 }
 
-void Muon::Update(int group, std::span<const optim::ActiveParam> params,
-                  const optim::StepDecision& decision, std::span<const optim::StatBuffer> totals) {
-  const MuonOptions& o = options(group);
-  const double scale = decision.grad_scale();
-  for (const optim::ActiveParam& p : params) {
+void MuonRule::Update(const optim::RuleStep& step) {
+  const MuonOptions& o = options(step.group);
+  const double scale = step.decision.grad_scale();
+  for (const optim::ActiveParam& p : step.params) {
     const bool orthogonal = IsOrthogonal(p);
-    std::vector<double> sums = TotalsOf(*p.view, totals[0]);
+    std::vector<double> sums = TotalsOf(*p.view, step.totals[0]);
     double rate = o.lr;
     if (orthogonal) {
       const apogee::Shape& shape = p.view->layout().logical_shape();
@@ -125,8 +116,8 @@ void Muon::Update(int group, std::span<const optim::ActiveParam> params,
         const double g = Scaled(grad[local], scale);
         const double next = NextMomentum(o, static_cast<double>(momentum[local]), g);
         momentum[local] = W(next);
-        const double step = orthogonal ? sums[static_cast<size_t>(whole)] : Nesterov(o, next, g);
-        w[local] = W(w[local] * (1 - o.lr * o.weight_decay) - rate * step);
+        const double change = orthogonal ? sums[static_cast<size_t>(whole)] : Nesterov(o, next, g);
+        w[local] = W(w[local] * (1 - o.lr * o.weight_decay) - rate * change);
       });
     });
   }

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "apogee/apogee.h"
-#include "apogee/optim/typed_optimizer.h"
 
 namespace outside {
 
@@ -26,33 +25,30 @@ struct MuonOptions {
   double weight_decay = 0;
   bool orthogonalize = true;  // false: Nesterov's momentum over its norm
 
-  std::vector<std::string> Problems() const;
   static std::vector<apogee::optim::OptionField<MuonOptions>> Fields();
 };
 
-class Muon : public apogee::optim::TypedOptimizer<MuonOptions> {
+class MuonRule : public apogee::optim::RuleOf<MuonOptions> {
  public:
-  explicit Muon(std::vector<apogee::optim::ParamGroup<MuonOptions>> groups)
-      : TypedOptimizer("muon", std::move(groups)) {}
-  bool SupportsShards() const override { return true; }
+  static constexpr const char* kName = "muon";
+  explicit MuonRule(std::vector<MuonOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
- protected:
-  std::span<const apogee::optim::StateSpec> StatesUnder(const apogee::optim::ParamView& view,
-                                                        const MuonOptions& options) const override;
-  int num_stat_phases() const override { return 1; }
+  apogee::optim::OptimizerTraits traits() override {
+    return {.shards = true, .num_stat_phases = 1};
+  }
   void DeclareStats(int phase, std::span<const apogee::optim::ActiveParam> params,
                     apogee::optim::StatBuffer& buffer) override;
-  void ComputeStats(int phase, std::span<const apogee::optim::ActiveParam> params,
-                    const apogee::optim::StepDecision& decision,
-                    std::span<const apogee::optim::StatBuffer> totals,
-                    apogee::optim::StatBuffer& buffer) override;
-  void Update(int group, std::span<const apogee::optim::ActiveParam> params,
-              const apogee::optim::StepDecision& decision,
-              std::span<const apogee::optim::StatBuffer> totals) override;
+  std::string ComputeStats(int phase, const apogee::optim::RuleStep& step,
+                           apogee::optim::StatBuffer& buffer) override;
+  void Update(const apogee::optim::RuleStep& step) override;
+
+ protected:
+  void States(const Subject&, std::vector<apogee::optim::StateSpec>& specs) const override;
 
  private:
   bool IsOrthogonal(const apogee::optim::ActiveParam& param) const;
 };
+using Muon = apogee::optim::OptimizerOf<MuonRule>;
 
 }  // namespace outside
 

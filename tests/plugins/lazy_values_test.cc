@@ -227,7 +227,7 @@ TEST(LazyValuesTest, OptimizersAreMadeWithoutValues) {
     optim::OptionMap options;
     if (name.starts_with("galore")) options["rank"] = "1";
     const auto optimizer = ValueOrThrow(optim::MakeOptimizer(name, model.Parameters(), options));
-    optimizer->PlannedStateBytes();
+    optimizer->states().PlannedBytes();
     optimizer->zero_grad();
     EXPECT_EQ(context->ledger().live_total_bytes(), before) << name;
     for (const auto& p : model.Parameters()) EXPECT_TRUE(p->is_lazy()) << name;

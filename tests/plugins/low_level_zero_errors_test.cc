@@ -63,11 +63,11 @@ TEST(LowLevelZeroErrorsTest, BadOptionsAreListedTogether) {
 }
 
 // A user's optimizer that does not say what it needs of whole tensors.
-class WholeTensorsOnly : public optim::Sgd {
- public:
-  using Sgd::Sgd;
-  bool SupportsShards() const override { return false; }
+struct WholeTensorsRule : optim::SgdRule {
+  using SgdRule::SgdRule;
+  optim::OptimizerTraits traits() override { return {}; }
 };
+using WholeTensorsOnly = optim::OptimizerOf<WholeTensorsRule>;
 
 TEST(LowLevelZeroErrorsTest, WhatCannotBeExactIsRefusedBeforeAnythingChanges) {
   RunRanks(2, [](comm::World& world) {
@@ -76,7 +76,7 @@ TEST(LowLevelZeroErrorsTest, WhatCannotBeExactIsRefusedBeforeAnythingChanges) {
     const auto storage = rig.model.Parameters()[0]->data().storage();
     EXPECT_THAT([&] { rig.booster.boost(rig.model, optimizer); },
                 Says(AllOf(HasSubstr("low_level_zero"), HasSubstr("optimizer sgd"),
-                           HasSubstr("SupportsShards"))));
+                           HasSubstr("OptimizerTraits::shards"))));
     EXPECT_EQ(rig.model.Parameters()[0]->data().storage(), storage);
     rig.booster.boost(rig.model, *rig.optimizer);  // the booster is still free
     LowLevelZeroPlugin another(world.group());
@@ -172,17 +172,15 @@ TEST(LowLevelZeroErrorsTest, ARankThatFailsInBackwardIsNamedEverywhere) {
 }
 
 // More state than any machine has.
-class Hoarder : public optim::Sgd {
- public:
-  using Sgd::Sgd;
+struct HoarderRule : optim::SgdRule {
+  using SgdRule::SgdRule;
 
  protected:
-  std::span<const optim::StateSpec> StatesUnder(const optim::ParamView&,
-                                                const optim::SgdOptions&) const override {
-    static const optim::StateSpec kStates[] = {{"hoard", StateKind::kHistory, {int64_t{1} << 50}}};
-    return kStates;
+  void States(const Subject&, std::vector<optim::StateSpec>& specs) const override {
+    specs = {{"hoard", StateKind::kHistory, {int64_t{1} << 50}}};
   }
 };
+using Hoarder = optim::OptimizerOf<HoarderRule>;
 
 TEST(LowLevelZeroErrorsTest, NoRoomToOffload) {
   RunRanks(2, [](comm::World& world) {

@@ -6,7 +6,7 @@
 //   w = w - lr m
 //
 //   optim::OptimizerRegistry registry;
-//   registry.Add<HeavyBall>("heavy_ball", HeavyBallOptions{});
+//   registry.Add<HeavyBall>("heavy_ball");
 #ifndef APOGEE_TESTS_SUPPORT_HEAVY_BALL_H_
 #define APOGEE_TESTS_SUPPORT_HEAVY_BALL_H_
 
@@ -15,9 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/optim/check_options.h"
-#include "apogee/optim/host_update.h"
-#include "apogee/optim/typed_optimizer.h"
+#include "apogee/optim/element_update.h"
+#include "apogee/optim/optimizer.h"
 
 namespace apogee {
 
@@ -25,42 +24,39 @@ struct HeavyBallOptions {
   double lr = 0.01;
   double momentum = 0.9;
 
-  std::vector<std::string> Problems() const {
-    optim::OptionProblems problems;
-    problems.AtLeastZero("lr", lr);
-    problems.Decay("momentum", momentum);
-    return problems.list();
-  }
   static std::vector<optim::OptionField<HeavyBallOptions>> Fields() {
-    return {{"lr", &HeavyBallOptions::lr}, {"momentum", &HeavyBallOptions::momentum}};
+    using O = HeavyBallOptions;
+    return {{"lr", &O::lr, optim::OptionCheck::kAtLeastZero, "learning rate"},
+            {"momentum", &O::momentum, optim::OptionCheck::kDecay, "decay rate of m"}};
   }
 };
 
-class HeavyBall : public optim::TypedOptimizer<HeavyBallOptions> {
- public:
-  explicit HeavyBall(std::vector<optim::ParamGroup<HeavyBallOptions>> groups)
-      : TypedOptimizer("heavy_ball", std::move(groups)) {}
-  bool SupportsShards() const override { return true; }
+struct HeavyBallElement {
+  double lr, momentum;
+
+  template <typename C>
+  APOGEE_HOST_DEVICE void operator()(C g, C& w, C& m) const {
+    m = C(momentum) * m + g;
+    w -= C(lr) * m;
+  }
+};
+
+struct HeavyBallRule : optim::RuleOf<HeavyBallOptions> {
+  static constexpr const char* kName = "heavy_ball";
+  explicit HeavyBallRule(std::vector<HeavyBallOptions> groups) : RuleOf(kName, std::move(groups)) {}
+
+  optim::OptimizerTraits traits() override { return {.shards = true}; }
+  void Update(const optim::RuleStep& step) override {
+    const HeavyBallElement element{options(step.group).lr, options(step.group).momentum};
+    optim::UpdateElements(step.params, step.decision, element, {"momentum"});
+  }
 
  protected:
-  std::span<const optim::StateSpec> StatesUnder(
-      const optim::ParamView& /*view*/, const HeavyBallOptions& /*options*/) const override {
-    static constexpr optim::StateSpec kStates[] = {{"momentum", StateKind::kElementwise}};
-    return kStates;
-  }
-  void Update(int group, std::span<const optim::ActiveParam> params,
-              const optim::StepDecision& decision,
-              std::span<const optim::StatBuffer> /*totals*/) override {
-    const HeavyBallOptions& o = options(group);
-    for (const optim::ActiveParam& p : params) {
-      const auto update = [&](double g, auto& w, auto& m) {
-        m = o.momentum * m + g;
-        w -= o.lr * m;
-      };
-      optim::UpdateEachElement(p, decision, update, "momentum");
-    }
+  void States(const Subject&, std::vector<optim::StateSpec>& specs) const override {
+    specs = {{"momentum"}};
   }
 };
+using HeavyBall = optim::OptimizerOf<HeavyBallRule>;
 
 }  // namespace apogee
 

@@ -64,10 +64,10 @@ void GradNorm(const DeviceContext& /*context*/, const NormArgs& args) {
 
 // w -= lr * g, in f32.
 void Sgd(const DeviceContext& /*context*/, const SgdArgs& args) {
-  for (const SgdChunk& chunk : args.chunks) {
+  for (const SgdArgs::Chunk& chunk : args.chunks) {
     for (int64_t i = 0; i < chunk.n; ++i) {
       static_cast<float*>(chunk.weight)[i] -=
-          static_cast<float>(args.lr) * static_cast<const float*>(chunk.grad)[i];
+          static_cast<float>(chunk.element.lr) * static_cast<const float*>(chunk.grad)[i];
     }
   }
 }

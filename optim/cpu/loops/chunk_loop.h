@@ -12,7 +12,7 @@
 #include <span>
 
 #include "apogee/core/parallel.h"
-#include "apogee/optim/core/kernels.h"
+#include "apogee/optim/core/update_chunk.h"
 
 namespace apogee::optim::cpu {
 

@@ -2,7 +2,7 @@
 
 // How kernels read a GradFactor. Private to optim/cuda.
 //
-//   struct LionStep {
+//   struct LarsStep {
 //     DeviceScale<C> grad_scale;
 //     __device__ bool Open() { return grad_scale.Open(); }    // first, on the thread's own copy
 //     ... grad_scale * grad.at[k] ...
@@ -18,11 +18,15 @@ namespace apogee::optim::cuda {
 struct DeviceFactor {
   double factor;
   const StepGate* gate;
+  bool clip_only;
 
   explicit constexpr DeviceFactor(const GradFactor& from)
-      : factor(from.factor()), gate(from.gate()) {}
+      : factor(from.factor()), gate(from.gate()), clip_only(from.clip_only()) {}
   __device__ bool Skips() const { return gate != nullptr && gate->skip; }
-  __device__ double value() const { return gate == nullptr ? factor : factor * gate->grad_scale; }
+  __device__ double value() const {
+    if (gate == nullptr) return factor;
+    return factor * (clip_only ? gate->clip_factor : gate->grad_scale);
+  }
 };
 
 // The factor as a C, read from the gate once by Open().

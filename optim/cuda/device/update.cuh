@@ -4,17 +4,17 @@
 // Private to optim/cuda.
 //
 //   template <typename C>
-//   struct LionStep {
+//   struct LarsStep {
 //     C lr, ...;
-//     __device__ bool Aligned(const LionChunk& chunk) const { return AreAligned(chunk.exp_avg); }
+//     __device__ bool Aligned(const LarsChunk& c) const { return AreAligned(c.momentum_buffer); }
 //     template <typename At>
-//     __device__ UpdatePack<C> operator()(const LionChunk& chunk, const At& at) const {
+//     __device__ UpdatePack<C> operator()(const LarsChunk& chunk, const At& at) const {
 //       UpdatePack<C> w = at.template Load<C>(static_cast<const C*>(chunk.weight));
 //       ...                                                     // loads and stores the states
 //       return w;                                               // the new weights
 //     }
 //   };
-//   UpdateChunks<C>(context, args.chunks, LionStep<C>{...});
+//   UpdateChunks<C>(context, args.chunks, LarsStep<C>{...});
 //
 // UpdateChunks stores the weights and, if there are any, the working weights. It makes one pass
 // over memory. A step may have Prepare(chunk), which runs once per tile and thread; its result is
@@ -92,12 +92,6 @@ __device__ __forceinline__ double RateOf(const SizedRate& rate) {
                          : static_cast<double>(*static_cast<const float*>(rate.weight_sum));
   const double rms = sqrt(sum / static_cast<double>(rate.numel));
   return rate.rate * (rms < rate.floor ? rate.floor : rms);
-}
-
-// x clamped to [-limit, limit]; NaN stays NaN.
-template <typename C>
-__device__ __forceinline__ C ClampTo(C x, C limit) {
-  return x > limit ? limit : x < -limit ? -limit : x;
 }
 
 }  // namespace apogee::optim::cuda

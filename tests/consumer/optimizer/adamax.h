@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// AdaMax (Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, section 7.1), in
-// the form of torch.optim.Adamax: an optimizer of one's own, without kernels.
-//   m = beta1 m + (1 - beta1) g
-//   u = max(beta2 u, |g| + eps)
-//   w = w - lr / (1 - beta1^t) m / u
+// AdaMax: an optimizer of one's own. adamax_element.h has its update.
 #ifndef OWN_OPTIMIZER_ADAMAX_H_
 #define OWN_OPTIMIZER_ADAMAX_H_
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
@@ -16,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "adamax_element.h"
 #include "apogee/apogee.h"
 
 namespace optim = apogee::optim;
@@ -25,48 +21,35 @@ struct AdaMaxOptions {
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;
 
-  std::vector<std::string> Problems() const {
-    optim::OptionProblems problems;
-    problems.AtLeastZero("lr", lr);
-    for (const double beta : betas) problems.Decay("betas", beta);
-    problems.Positive("eps", eps);
-    return problems.list();
-  }
   static std::vector<optim::OptionField<AdaMaxOptions>> Fields() {
     using O = AdaMaxOptions;
-    return {{"lr", &O::lr}, {"betas", &O::betas}, {"eps", &O::eps}};
+    using enum optim::OptionCheck;
+    return {{"lr", &O::lr, kAtLeastZero, "learning rate"},
+            {"betas", &O::betas, kDecay, "decay rates of m and u"},
+            {"eps", &O::eps, kPositive, "added to |g|"}};
   }
 };
 
-class AdaMax : public optim::TypedOptimizer<AdaMaxOptions> {
- public:
-  explicit AdaMax(std::vector<optim::ParamGroup<AdaMaxOptions>> groups)
-      : TypedOptimizer("adamax", std::move(groups)) {}
+struct AdaMaxRule : optim::RuleOf<AdaMaxOptions> {
+  static constexpr const char* kName = "adamax";
+  explicit AdaMaxRule(std::vector<AdaMaxOptions> groups) : RuleOf(kName, std::move(groups)) {}
+
   // The update of an element reads this element only.
-  bool SupportsShards() const override { return true; }
+  optim::OptimizerTraits traits() override { return {.shards = true}; }
+  void Update(const optim::RuleStep& step) override {
+    const AdaMaxOptions& o = options(step.group);
+    const auto element = [&](const optim::ActiveParam& param) {
+      const auto t = static_cast<double>(param.view->step());
+      return AdaMaxElement{o.lr / (1 - std::pow(o.betas[0], t)), o.betas[0], o.betas[1], o.eps};
+    };
+    optim::UpdateElements(step.params, step.decision, element, {"m", "u"});
+  }
 
  protected:
-  std::span<const optim::StateSpec> StatesUnder(const optim::ParamView& /*view*/,
-                                                const AdaMaxOptions& /*options*/) const override {
-    using enum apogee::StateKind;
-    static constexpr optim::StateSpec kStates[] = {{"m", kElementwise}, {"u", kElementwise}};
-    return kStates;
-  }
-  void Update(int group, std::span<const optim::ActiveParam> params,
-              const optim::StepDecision& decision,
-              std::span<const optim::StatBuffer> /*totals*/) override {
-    const AdaMaxOptions& o = options(group);
-    for (const optim::ActiveParam& param : params) {
-      const auto t = static_cast<double>(param.view->step());
-      const double rate = o.lr / (1 - std::pow(o.betas[0], t));
-      const auto update = [&](double g, auto& w, auto& m, auto& u) {
-        m = o.betas[0] * m + (1 - o.betas[0]) * g;
-        u = std::max(o.betas[1] * u, std::abs(g) + o.eps);
-        w -= rate * m / u;
-      };
-      optim::UpdateEachElement(param, decision, update, "m", "u");
-    }
+  void States(const Subject&, std::vector<optim::StateSpec>& specs) const override {
+    specs = {{"m"}, {"u"}};
   }
 };
+using AdaMax = optim::OptimizerOf<AdaMaxRule>;
 
 #endif  // OWN_OPTIMIZER_ADAMAX_H_

@@ -29,7 +29,7 @@ struct Run {
 
 optim::OptimizerRegistry WithAdaMax() {
   optim::OptimizerRegistry registry;
-  registry.Add<AdaMax>("adamax", AdaMaxOptions{});
+  registry.Add<AdaMax>("adamax");
   return registry;
 }
 

@@ -141,10 +141,11 @@ TEST(AdafactorTest, StateBytesAreSublinear) {
 }
 
 TEST(AdafactorTest, Problems) {
-  EXPECT_TRUE(AdafactorOptions{}.Problems().empty());
-  EXPECT_TRUE(AdafactorOptions::Torch().Problems().empty());
-  EXPECT_THAT(AdafactorOptions({.lr = 0.1}).Problems().at(0), HasSubstr("set relative_step=false"));
-  EXPECT_THAT(WithLr({}).Problems().at(0), HasSubstr("needs lr"));
+  EXPECT_TRUE(ProblemsOf(AdafactorOptions{}).empty());
+  EXPECT_TRUE(ProblemsOf(AdafactorOptions::Torch()).empty());
+  EXPECT_THAT(ProblemsOf(AdafactorOptions({.lr = 0.1})).at(0),
+              HasSubstr("set relative_step=false"));
+  EXPECT_THAT(ProblemsOf(WithLr({})).at(0), HasSubstr("needs lr"));
   const AdafactorOptions wrong{.lr = -1,
                                .eps = {0, -1},
                                .clip_threshold = 0,
@@ -153,7 +154,7 @@ TEST(AdafactorTest, Problems) {
                                .weight_decay = -1,
                                .relative_step = false,
                                .warmup_init = true};
-  EXPECT_EQ(wrong.Problems().size(), 8u);
+  EXPECT_EQ(ProblemsOf(wrong).size(), 8u);
 }
 
 // A schedule may not silently be without effect.

@@ -66,10 +66,10 @@ TEST(CameTest, StateBytesAndProblems) {
   run.Step(1);
   EXPECT_EQ(StateBytes(*run.optimizer),
             4 * (33 * 17 + 120 + 5) + 8 * (33 + 17 + 4 * (6 + 5)) + 4 * 5);
-  EXPECT_EQ(CameOptions({.lr = -1, .eps = {0, 0}, .clip_threshold = 0, .betas = {1, 1, 1}})
-                .Problems()
-                .size(),
-            7u);
+  EXPECT_EQ(
+      ProblemsOf(CameOptions{.lr = -1, .eps = {0, 0}, .clip_threshold = 0, .betas = {1, 1, 1}})
+          .size(),
+      7u);
 }
 
 }  // namespace came_test

@@ -124,26 +124,25 @@ TEST_P(OneBitKernelsTest, BlendInPlace) {
 TEST_P(OneBitKernelsTest, FrozenAdam) {
   std::vector<Tensors> tensors = Make();
   std::vector<std::vector<Values>> expected;
-  std::vector<FrozenAdamChunk> chunks;
+  std::vector<FrozenAdamArgs::Chunk> chunks;
   for (Tensors& t : tensors) {
     expected.push_back(t.Expected([](double g, double& w, double& m, double v, double, double) {
       m = 0.75 * m + 0.5 * g;
       w -= 0.25 * (m / (std::sqrt(v) + 0.125) + 0.0625 * w);
     }));
-    auto chunk = t.Update<FrozenAdamChunk>();
-    chunk.exp_avg = t.At(t.states[1]);
-    chunk.exp_avg_sq = t.At(t.states[2]);
-    chunk.step_size = 0.25;
+    auto chunk = t.Update<FrozenAdamArgs::Chunk>();
+    chunk.states = {t.At(t.states[1]), t.At(t.states[2])};
+    chunk.element = {.beta = 0.75, .weight = 0.5, .step_size = 0.25, .eps = 0.125, .decay = 0.0625};
     chunks.push_back(chunk);
   }
-  kernels_.frozen_adam(*context_, {dtype(), 0.75, 0.5, 0.125, 0.0625, chunks});
+  kernels_.frozen_adam(*context_, {dtype(), 1, chunks});
   for (size_t k = 0; k < tensors.size(); ++k) tensors[k].ExpectStates(expected[k]);
 }
 
 TEST_P(OneBitKernelsTest, LocalStep) {
   std::vector<Tensors> tensors = Make();
   std::vector<std::vector<Values>> expected;
-  std::vector<LocalStepChunk> chunks;
+  std::vector<LocalStepArgs::Chunk> chunks;
   for (Tensors& t : tensors) {
     expected.push_back(
         t.Expected([](double, double& w, double& anchor, double v, double& drift, double m) {
@@ -151,14 +150,14 @@ TEST_P(OneBitKernelsTest, LocalStep) {
           drift = 0.875 * drift + 0.25 * m;
           w = anchor - drift / (std::sqrt(v) + 0.125);
         }));
-    auto chunk = t.Update<LocalStepChunk>();
-    chunk.anchor = t.At(t.states[1]);
-    chunk.exp_avg_sq = t.At(t.states[2]);
-    chunk.drift = t.At(t.states[3]);
-    chunk.exp_avg = t.At(t.states[4]);
+    auto chunk = t.Update<LocalStepArgs::Chunk>();
+    chunk.grad = t.At(t.states[4]);
+    chunk.grad_dtype = dtype();
+    chunk.states = {t.At(t.states[1]), t.At(t.states[3]), t.At(t.states[2])};
+    chunk.element = {.lr = 0.25, .keep = 0.875, .eps = 0.125};
     chunks.push_back(chunk);
   }
-  kernels_.local_step(*context_, {dtype(), 0.25, 0.875, 0.125, chunks});
+  kernels_.local_step(*context_, {dtype(), 1, chunks});
   for (size_t k = 0; k < tensors.size(); ++k) tensors[k].ExpectStates(expected[k]);
 }
 

@@ -241,8 +241,8 @@ TEST(ZeroOneAdamTest, AParameterThatJoinsLateCanBeSaved) {
 TEST(ZeroOneAdamTest, ClippingIsRefused) {
   const auto params = testing::MakeOneBitParams(TestContext());
   ZeroOneAdam optimizer(params, kOptions);
-  EXPECT_THAT(optimizer.ProblemOverRanks(1), HasSubstr("max_norm is 1, must be 0"));
-  EXPECT_EQ(optimizer.ProblemOverRanks(0), "");
+  EXPECT_THAT(optimizer.rule().ProblemOverRanks(1), HasSubstr("max_norm is 1, must be 0"));
+  EXPECT_EQ(optimizer.rule().ProblemOverRanks(0), "");
   // Where the norm is set after boost, the step says so.
   const absl::Status status = comm::launch({.num_ranks = 2}, [](comm::World& world) {
     ZeroOneAdamOptions options = kOptions;

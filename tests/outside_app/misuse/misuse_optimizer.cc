@@ -45,11 +45,11 @@ void NegativeRate(RankSetup& rank) {
 }
 
 // Does not say that it works on parts of tensors.
-class WholeAdan : public Adan {
- public:
-  using Adan::Adan;
-  bool SupportsShards() const override { return false; }
+struct WholeAdanRule : outside::AdanRule {
+  using AdanRule::AdanRule;
+  optim::OptimizerTraits traits() override { return {}; }
 };
+using WholeAdan = optim::OptimizerOf<WholeAdanRule>;
 
 void WithoutShards(RankSetup& rank) {
   WholeAdan optimizer(rank.model->Parameters(), {});
@@ -58,17 +58,11 @@ void WithoutShards(RankSetup& rank) {
       booster.boost(*rank.model, optimizer, {.criterion = apogee::nn::CrossEntropyLoss()});
 }
 
-class FailingAdan : public Adan {
- public:
-  using Adan::Adan;
-
- protected:
-  void Update(int /*group*/, std::span<const optim::ActiveParam> /*params*/,
-              const optim::StepDecision& /*decision*/,
-              std::span<const optim::StatBuffer> /*totals*/) override {
-    apogee::Throw("this update fails");
-  }
+struct FailingAdanRule : outside::AdanRule {
+  using AdanRule::AdanRule;
+  void Update(const optim::RuleStep& /*step*/) override { apogee::Throw("this update fails"); }
 };
+using FailingAdan = optim::OptimizerOf<FailingAdanRule>;
 
 void FailingUpdate(RankSetup& rank) {
   FailingAdan optimizer(rank.model->Parameters(), {});

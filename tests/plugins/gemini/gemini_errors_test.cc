@@ -135,18 +135,18 @@ TEST(GeminiErrorsTest, ThawedAndBoostedTwice) {
 }
 
 // A user's optimizer that does not say what it needs of whole tensors.
-class WholeTensorsOnly : public optim::Sgd {
- public:
-  using Sgd::Sgd;
-  bool SupportsShards() const override { return false; }
+struct WholeTensorsRule : optim::SgdRule {
+  using SgdRule::SgdRule;
+  optim::OptimizerTraits traits() override { return {}; }
 };
+using WholeTensorsOnly = optim::OptimizerOf<WholeTensorsRule>;
 
 TEST(GeminiErrorsTest, WhatCannotBeExactIsRefusedBeforeAnythingChanges) {
   RunRanks(2, [](comm::World& world) {
     Rig rig(world);
     WholeTensorsOnly optimizer(rig.model.Parameters(), {.lr = 0.1});
     EXPECT_THAT([&] { rig.booster.boost(rig.model, optimizer); },
-                Says(HasSubstr("SupportsShards")));
+                Says(HasSubstr("OptimizerTraits::shards")));
     EXPECT_TRUE(rig.model.Parameters()[0]->is_local());
     // Somebody else's wrapper, which windows could not be put around.
     nn::Mlp wrapped({.sizes = {8, 4}});

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What padding wastes in chunks of published models: computed, nothing is allocated.
-#include "apogee/plugins/gemini/module_chunks.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
+#include "apogee/plugins/gemini/module_windows.h"
 
 namespace apogee {
 namespace module_chunks_test {
@@ -17,6 +16,16 @@ namespace module_chunks_test {
 nn::Gpt2Config Gpt2(int64_t layers, int64_t dim, int64_t heads) {
   return {
       .vocab_size = 50257, .n_positions = 1024, .n_embd = dim, .n_layer = layers, .n_head = heads};
+}
+
+// The fraction of all elements that belong to no parameter.
+double ChunkWaste(std::span<const chunk::ChunkSpec> plan) {
+  int64_t all = 0, used = 0;
+  for (const chunk::ChunkSpec& chunk : plan) {
+    all += chunk.numel();
+    for (const chunk::ChunkItem& item : chunk.items) used += item.numel;
+  }
+  return all == 0 ? 0 : 1 - static_cast<double>(used) / static_cast<double>(all);
 }
 
 void ExpectLittleWaste(nn::Module& model, const char* name, int64_t parameters) {

@@ -144,12 +144,13 @@ TEST(HybridParallelErrorsTest, GradientsBeforeBoostAndSecondBoosts) {
 }
 
 // A sum of squares of one element, an update that needs all of them and does not say so.
+struct OwnRule : optim::AdamRule<optim::AdamWOptions> {
+  using AdamRule::AdamRule;
+  optim::OptimizerTraits traits() override { return {}; }
+};
+using Own = optim::OptimizerOf<OwnRule>;
+
 TEST(HybridParallelErrorsTest, AnOptimizerThatIsNotKnownToBeExact) {
-  class Own : public optim::AdamW {
-   public:
-    using optim::AdamW::AdamW;
-    bool SupportsShards() const override { return false; }
-  };
   RunRanks(2, [](comm::World& world) {
     nn::Gpt2 model(Gpt2Of(4));
     model.Initialize(world.context(), {.seed = 1});

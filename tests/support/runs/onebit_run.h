@@ -69,7 +69,7 @@ void FeedOneBit(Optimizer& optimizer, const comm::World& world, int t) {
   size_t k = 0;
   optimizer.zero_grad();
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
-    const bool local = optimizer.TakesLocalGrad(group);
+    const bool local = optimizer.rule().TakesLocalGrad(group);
     Values grad = LocalGrad(world.rank(), t, k);
     if (!local) {
       grad.assign(grad.size(), 0);
