@@ -5,6 +5,7 @@
 #include "apogee/optim/cpu/kernels.h"
 #include "apogee/optim/cpu/loops/block_codes.h"
 #include "apogee/optim/cpu/loops/chunk_loop.h"
+#include "apogee/optim/cpu/loops/lanes.h"
 
 namespace apogee::optim::cpu {
 namespace {
@@ -42,13 +43,15 @@ void MoveMoments(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, 
         C* __restrict moment2 = stage.moment2 + at;
         const C* __restrict grad = grads + at;
         alignas(64) C old1[kGroup], old2[kGroup];
-        DecodeGroup(map1, chunk.codes1 + begin + at, absmax1, count, old1);
-        DecodeGroup(map2, chunk.codes2 + begin + at, absmax2, count, old2);
-        for (int64_t i = 0; i < count; ++i) {
-          const C g = grad_scale * grad[i];
-          moment1[i] = beta1 * old1[i] + rest1 * g;
-          moment2[i] = beta2 * old2[i] + rest2 * g * g;
-        }
+        DecodeGroup<true>(map1, chunk.codes1 + begin + at, absmax1, count, old1);
+        DecodeGroup<false>(map2, chunk.codes2 + begin + at, absmax2, count, old2);
+        ForLanes<C>(
+            count, [&](int64_t i, auto kind) __attribute__((always_inline)) {
+              using V = decltype(kind);
+              const V g = grad_scale * Load<V>(grad + i);
+              Store(moment1 + i, V(beta1 * Load<V>(old1 + i) + rest1 * g));
+              Store(moment2 + i, V(beta2 * Load<V>(old2 + i) + rest2 * g * g));
+            });
       });
 }
 
@@ -70,10 +73,13 @@ void MoveWeights(const Adam8Args& args, const Adam8Chunk& chunk, int64_t begin, 
         const C* __restrict moment1 = stage.moment1 + at;
         const C* __restrict moment2 = stage.moment2 + at;
         C* __restrict weight = weights + at;
-        for (int64_t i = 0; i < count; ++i) {
-          const C update = step_size * (moment1[i] / (std::sqrt(moment2[i]) + eps));
-          weight[i] = (weight[i] * before - update) * after;
-        }
+        ForLanes<C>(
+            count, [&](int64_t i, auto kind) __attribute__((always_inline)) {
+              using V = decltype(kind);
+              const V root = Root(Load<V>(moment2 + i));
+              const V update = step_size * (Load<V>(moment1 + i) / (root + eps));
+              Store(weight + i, V((Load<V>(weight + i) * before - update) * after));
+            });
         encoder1.Encode(moment1, count, chunk.codes1 + begin + at);
         encoder2.Encode(moment2, count, chunk.codes2 + begin + at);
       });

@@ -52,10 +52,14 @@ void DequantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
     pieces.ForEach(from, to, [&](int64_t begin, int64_t n, int64_t block) {
       const C scale = static_cast<C>(scales[block]);
       C* values = static_cast<C*>(args.values) + begin;
-      ForEachGroup(
-          n, [&](int64_t i, auto count) __attribute__((always_inline)) {
-            DecodeGroup(*args.map, args.codes + begin + i, scale, count, values + i);
-          });
+      const auto decode = [&]<bool kSigned>() {
+        ForEachGroup(
+            n, [&](int64_t i, auto count) __attribute__((always_inline)) {
+              DecodeGroup<kSigned>(*args.map, args.codes + begin + i, scale, count, values + i);
+            });
+      };
+      args.map->is_signed() ? decode.template operator()<true>()
+                            : decode.template operator()<false>();
     });
   });
 }

@@ -67,10 +67,14 @@ class CameRule : public RuleOf<CameOptions> {
 
  private:
   enum class Moment { kSquare, kResidual };
+  class Sums;
   // Computes the row and column factors of one moment from its totals. `store` and `gate`: see
   // FactorArgs.
   void ComputeFactors(Moment moment, int group, std::span<const ActiveParam> params, size_t first,
-                      bool store, const StatBuffer& totals, const StepGate* gate = nullptr);
+                      bool store, const Sums& sums, const StepGate* gate = nullptr);
+  // Computes the statistics of a phase.
+  void ComputePhase(int phase, int group, std::span<const ActiveParam> params, size_t first,
+                    const StepDecision& decision, const Sums& sums);
 
   std::unique_ptr<FactoredWork> square_, residual_;
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 namespace apogee::optim {
@@ -85,38 +84,59 @@ CodeMap::CodeMap(bool is_signed) : signed_(is_signed), values_(DynamicMap(is_sig
   }
   for (size_t code = 0; code < values_.size(); ++code) {
     SetEntry(value_planes_, code, values_[code]);
-    SetEntry(midpoint_planes_, code,
-             code < top ? (values_[zero + code] + values_[zero + code + 1]) / 2
-                        : std::numeric_limits<float>::infinity());
   }
   SetLines();
 }
 
+// Line 0 is for magnitudes up to midpoint 1, line d + 1 for decade d, and line 8 for magnitudes
+// above the last midpoint. Decade d ends at 10^(d - 6). There the next midpoint of its line would
+// be, but it is one step further, because the values of the next decade are further apart. So line
+// d + 1 counts the end as a midpoint, and `last` corrects that until the next line is right.
 void CodeMap::SetLines() {
-  // Decade d ends at 10^(d - 6), between the midpoints of numbers last - 1 and last + 1.
-  struct Decade {
-    double slope, start;
-    double At(double x) const { return start + slope * x; }
+  const size_t zero = signed_ ? 127 : 0;
+  const size_t top = 254 - zero;  // the number of the last midpoint
+  const auto middle = [&](size_t k) {
+    return (static_cast<double>(values_[zero + k]) + static_cast<double>(values_[zero + k + 1])) /
+           2;
   };
-  std::array<Decade, 7> decades{};
-  double last = 0;
-  for (size_t d = 0; d < decades.size(); ++d) {
-    const double count = std::ldexp(1.0, static_cast<int>(d) + (signed_ ? 0 : 1));
+  // With these places of the last midpoint, some multiple of a quarter of a power of two lies
+  // between the midpoint at each border and the next one.
+  const double top_place = signed_ ? 1 : 1.5;
+  Lines& l = lines_;
+  l.stretch = static_cast<float>(top_place / (middle(top) * (1 - 0x1p-20)));
+  l.start.fill(0);
+  l.slope.fill(0);
+  l.last.fill(255);
+  const double base = signed_ ? 128 : 256;
+  std::array<double, 9> ends{};  // up to where each line is right
+  const auto set = [&](size_t line, double start, double slope, double end) {
+    l.start[line] = static_cast<float>(base + base * 0x1p-23 * kDoubtful / 2 + start);
+    l.slope[line] = static_cast<float>(slope / static_cast<double>(l.stretch));
+    ends[line] = end * static_cast<double>(l.stretch);
+  };
+  const double first = 1 / (middle(1) - middle(0));
+  set(0, 1 - first * middle(0), first, middle(1));
+  size_t last = 0;  // the number of the midpoint at the end of the decade
+  for (size_t d = 0; d < 7; ++d) {
+    const size_t count = size_t{1} << (d + (signed_ ? 0 : 1));
     const double end = std::pow(10.0, static_cast<double>(d) - 6);
-    const double slope = count / (0.9 * end);
+    const double slope = static_cast<double>(count) / (0.9 * end);
     last += count;
-    decades[d] = {slope, last - slope * end};
+    const double start = static_cast<double>(last) + 1 - slope * end;
+    set(d + 1, start, slope, d == 6 ? middle(top) : middle(last + 1));
+    if (d < 6) l.last[d + 1] = static_cast<uint8_t>(last);
   }
-  for (size_t binade = 0; binade < 32; ++binade) {
-    const double begin = std::ldexp(1.0, std::min(static_cast<int>(binade), 24) - 23);
-    const double length = begin < 1 ? begin : 0;  // 1 is the greatest magnitude
-    for (size_t end = 0; end < 2; ++end) {
-      const double x = begin + length * static_cast<double>(end);
-      const Decade& line =
-          *std::ranges::min_element(decades, {}, [x](const Decade& d) { return d.At(x); });
-      lines_[end].start[binade] = static_cast<uint16_t>(std::lround(256 * (line.At(begin) + 0.5)));
-      lines_[end].rise[binade] = static_cast<uint16_t>(std::lround(256 * line.slope * length));
-    }
+  // Rises slowly from the count at the last midpoint.
+  const double rise = 32 * static_cast<double>(l.stretch);
+  set(8, static_cast<double>(top + 1) - 32 * top_place, rise, 2);
+  for (size_t i = 0; i < l.choice.size(); ++i) {
+    // Where the next bits begin.
+    const size_t next = i + 1;
+    const double end =
+        std::ldexp(1 + static_cast<double>(next % 4) / 4, static_cast<int>(next / 4) - 31);
+    size_t line = 0;
+    while (line < 8 && end > ends[line] * (1 - 0x1p-21)) ++line;
+    l.choice[i] = static_cast<uint8_t>(line);
   }
 }
 

@@ -51,23 +51,27 @@ class CodeMap {
     const uint32_t negative = 0u - (std::bit_cast<uint32_t>(x) >> 31);  // all bits or none
     return 127u + (magnitude & ~negative) - (below & negative);
   }
-  // Tables of the vectorised encoder (cpu/code_lanes.h), which keeps them in registers. Plane p has
-  // byte p of every entry.
+  // Tables of the vectorised code (cpu/loops/code_lanes.h). Plane p has byte p of every value.
   using Planes = std::array<std::array<uint8_t, 256>, 4>;
   const Planes& value_planes() const { return value_planes_; }
-  // Midpoint k is between values k and k + 1, counted from zero upwards.
-  const Planes& midpoint_planes() const { return midpoint_planes_; }
-  // Lines that approximate the number of midpoints below a magnitude. Within a decade midpoints are
-  // evenly spaced, so their number is a linear function of the magnitude. The spacing grows from
-  // decade to decade, so where two lines meet, the lower one is right. Each binade from 2^-23 on
-  // has two lines, those that are right at its two ends. Numbers are in units of 1/256: `start` is
-  // the value at the beginning of the binade plus one half, `rise` the increase over the whole
-  // binade. If the lower line rounds down to k, the number of midpoints below the magnitude is k or
-  // k + 1.
-  struct Line {
-    alignas(64) std::array<uint16_t, 32> start, rise;
+  // Straight lines that count the midpoints below a magnitude. Within a decade midpoints are evenly
+  // spaced, so one line is right for all of it. A line gives the count plus a fraction, both
+  // computed in f32. Near a midpoint rounding may change the count, so fractions below kDoubtful
+  // (in units of the last place) tell nothing; lines are raised by half of that.
+  struct Lines {
+    // Magnitudes are multiplied by this first; bits 21 to 27 then tell the decades apart.
+    float stretch;
+    // The line for these bits. Right for magnitudes of at least 2^-24, stretched.
+    alignas(64) std::array<uint8_t, 128> choice;
+    // start + slope * magnitude is the count plus 128 (signed) or 256, and the fraction, which
+    // therefore has 16 or 15 bits.
+    alignas(64) std::array<float, 16> start, slope;
+    // Of each line, the last count that is right: last + 1 stands for last, and all above for
+    // last + 1.
+    alignas(16) std::array<uint8_t, 16> last;
   };
-  const std::array<Line, 2>& lines() const { return lines_; }
+  static constexpr int kDoubtful = 8;
+  const Lines& lines() const { return lines_; }
   static constexpr uint32_t kLowest = (127u - 23u) << 23;  // bits of 2^-23, below every midpoint
   static constexpr uint32_t kHighest = 127u << 23;         // bits of 1
   static constexpr int kBuckets = static_cast<int>((kHighest - kLowest) >> 16) + 1;
@@ -86,8 +90,7 @@ class CodeMap {
   std::array<float, 256> values_;
   std::array<uint32_t, kBuckets> buckets_;
   alignas(64) Planes value_planes_;
-  alignas(64) Planes midpoint_planes_;
-  std::array<Line, 2> lines_;
+  Lines lines_;
 };
 
 }  // namespace apogee::optim

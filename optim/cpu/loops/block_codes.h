@@ -51,14 +51,13 @@ template <typename Fn>
 }
 
 // Count: int64_t, or for a whole group the type of the constant kGroup.
-template <typename C, typename Count>
+template <bool kSigned, typename C, typename Count>
 [[gnu::always_inline]] inline void DecodeGroup(const CodeMap& map, const uint8_t* __restrict codes,
                                                C scale, Count count, C* __restrict values) {
 #ifdef APOGEE_CODE_LANES
   if constexpr (!std::is_same_v<Count, int64_t>) {
     alignas(64) float decoded[kGroup];
-    map.is_signed() ? DecodeLanes<true>(map, codes, decoded)
-                    : DecodeLanes<false>(map, codes, decoded);
+    DecodeLanes<kSigned>(map, codes, decoded);
     for (int64_t i = 0; i < count; ++i) values[i] = static_cast<C>(decoded[i]) * scale;
     return;
   }
@@ -82,7 +81,7 @@ C AbsMax(const C* x, int64_t n) {
   return std::bit_cast<C>(largest);
 }
 
-// Encodes values / absmax of one block.
+// Encodes values / absmax of one block. Magnitudes are at most absmax.
 template <bool kSigned, typename C>
 class BlockEncoder {
  public:
@@ -90,9 +89,13 @@ class BlockEncoder {
       : map_(map),
         keep_sign_(keep_sign),
         zero_(absmax == 0),
+        // False for NaN.
+        ordinary_(absmax >= C(1e-30) && absmax <= C(1e30)),
         // If 1 / absmax could overflow, both are scaled by a power of two.
         lift_(absmax < C(1e-30) ? C(0x1p100) : C(1)),
-        inverse_(1 / (absmax * lift_)) {}
+        inverse_(1 / (absmax * lift_)),
+        scale_(map.lines().stretch *
+               (std::is_same_v<C, float> ? static_cast<float>(inverse_) : 1)) {}
 
   template <typename Count>
   [[gnu::always_inline]] void Encode(const C* __restrict values, Count count,
@@ -101,6 +104,47 @@ class BlockEncoder {
       std::fill_n(codes, int64_t{count}, static_cast<uint8_t>(kSigned ? 127 : 0));
       return;
     }
+#ifdef APOGEE_CODE_LANES
+    if constexpr (!std::is_same_v<Count, int64_t>) {
+      ordinary_ ? EncodeOrdinary(values, codes) : EncodeGroup(values, codes);
+      return;
+    }
+#endif
+    EncodeAny(values, count, codes);
+  }
+
+ private:
+#ifdef APOGEE_CODE_LANES
+  [[gnu::always_inline]] void EncodeOrdinary(const C* __restrict values,
+                                             uint8_t* __restrict codes) const {
+    uint64_t doubtful;
+    if constexpr (std::is_same_v<C, float>) {
+      doubtful = EncodeLanes<kSigned>(map_, values, scale_, keep_sign_, codes);
+    } else {
+      alignas(64) float ratios[kGroup];
+      for (int64_t i = 0; i < kGroup; ++i) ratios[i] = static_cast<float>(values[i] * inverse_);
+      doubtful = EncodeLanes<kSigned>(map_, ratios, scale_, keep_sign_, codes);
+    }
+    if (doubtful != 0) [[unlikely]]
+      EncodeDoubtful(values, doubtful, codes);
+  }
+  // Neither this nor the next function is inlined, because that would take registers from
+  // EncodeLanes.
+  [[gnu::noinline, gnu::cold]] void EncodeDoubtful(const C* values, uint64_t doubtful,
+                                                   uint8_t* codes) const {
+    for (; doubtful != 0; doubtful &= doubtful - 1) {
+      const int i = std::countr_zero(doubtful);
+      EncodeAny(values + i, std::integral_constant<int64_t, 1>(), codes + i);
+    }
+  }
+  [[gnu::noinline, gnu::cold]] void EncodeGroup(const C* values, uint8_t* codes) const {
+    EncodeAny(values, std::integral_constant<int64_t, kGroup>(), codes);
+  }
+#endif
+
+  template <typename Count>
+  [[gnu::always_inline]] void EncodeAny(const C* __restrict values, Count count,
+                                        uint8_t* __restrict codes) const {
     if (lift_ == 1) [[likely]] {
       EncodeRatios([&](int64_t i) { return values[i] * inverse_; }, count, codes);
     } else {
@@ -108,19 +152,12 @@ class BlockEncoder {
     }
   }
 
- private:
+  // These loops are simple enough for the compiler to vectorise.
   template <typename Ratio, typename Count>
   [[gnu::always_inline]] void EncodeRatios(const Ratio& ratio, Count count,
                                            uint8_t* __restrict codes) const {
     alignas(64) float ratios[kGroup];
     for (int64_t i = 0; i < count; ++i) ratios[i] = static_cast<float>(ratio(i));
-#ifdef APOGEE_CODE_LANES
-    if constexpr (!std::is_same_v<Count, int64_t>) {
-      EncodeLanes<kSigned>(map_, ratios, keep_sign_, codes);
-      return;
-    }
-#endif
-    // These loops are simple enough for the compiler to vectorise.
     const uint32_t* __restrict buckets = map_.buckets();
     alignas(64) uint32_t wide[kGroup];
     for (int64_t i = 0; i < count; ++i) wide[i] = CodeMap::EncodeMagnitude(buckets, ratios[i]);
@@ -134,8 +171,9 @@ class BlockEncoder {
   }
 
   const CodeMap& map_;
-  bool keep_sign_, zero_;
+  bool keep_sign_, zero_, ordinary_;
   C lift_, inverse_;
+  float scale_;  // of EncodeLanes
 };
 
 }  // namespace apogee::optim::cpu

@@ -8,6 +8,7 @@
 #ifndef APOGEE_OPTIM_CPU_LOOPS_BLOCK_LOOP_H_
 #define APOGEE_OPTIM_CPU_LOOPS_BLOCK_LOOP_H_
 
+#include <memory>
 #include <vector>
 
 #include "apogee/optim/core/row_blocks.h"
@@ -63,6 +64,21 @@ void ForEachGradRow(const Chunk& chunk, const RowBlock& block, const Fn& fn) {
   }
 }
 
+// The length of n numbers rounded up to whole cache lines, and the first number in `memory` that
+// starts a cache line.
+inline constexpr int64_t kCacheLine = 64;
+template <typename C>
+constexpr int64_t AlignedLength(int64_t n) {
+  constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(C));
+  return (n + kLine - 1) / kLine * kLine;
+}
+template <typename C>
+C* AlignedBegin(std::vector<C>& memory) {
+  void* begin = memory.data();
+  size_t space = memory.size() * sizeof(C);
+  return static_cast<C*>(std::align(kCacheLine, sizeof(C), begin, space));
+}
+
 // Calls fn(chunk, block, row sums, column sums) for each block. fn adds to the sums of the block's
 // rows and columns, which start at 0 (null if the chunk has none), and returns the scalar. The
 // totals over the blocks are added to the chunk's `sums`, laid out as [rows][columns] and, with
@@ -71,21 +87,23 @@ template <typename C, typename S, typename Chunk, typename Fn>
 void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, bool has_vectors,
                   bool has_scalar, const Fn& fn) {
   const std::vector<BlockTask<Chunk>> tasks = BlockTasks(chunks);
-  std::vector<size_t> offsets;
-  size_t length = 0;
+  std::vector<int64_t> offsets;
+  int64_t length = 0;
   for (const BlockTask<Chunk>& task : tasks) {
     offsets.push_back(length);
     if (has_vectors && task.chunk->rows > 0) {
-      length += static_cast<size_t>(task.block->rows + task.block->cols);
+      length += AlignedLength<C>(task.block->cols) + AlignedLength<C>(task.block->rows);
     }
   }
-  std::vector<C> partials(length);
+  // Sums are added a vector at a time, which is slow across the border of two cache lines.
+  std::vector<C> memory(static_cast<size_t>(length + AlignedLength<C>(1)));
+  C* const partials = AlignedBegin(memory);
   std::vector<double> scalars(tasks.size());
   ForEachTask(context, tasks, [&](size_t t) {
     const BlockTask<Chunk>& task = tasks[t];
-    C* rows = has_vectors && task.chunk->rows > 0 ? partials.data() + offsets[t] : nullptr;
-    scalars[t] =
-        fn(*task.chunk, *task.block, rows, rows != nullptr ? rows + task.block->rows : nullptr);
+    C* columns = has_vectors && task.chunk->rows > 0 ? partials + offsets[t] : nullptr;
+    C* rows = columns != nullptr ? columns + AlignedLength<C>(task.block->cols) : nullptr;
+    scalars[t] = fn(*task.chunk, *task.block, rows, columns);
   });
   for (size_t t = 0; t < tasks.size();) {
     const Chunk& chunk = *tasks[t].chunk;
@@ -96,12 +114,12 @@ void AddBlockSums(const DeviceContext& context, std::span<const Chunk> chunks, b
       const RowBlock& block = *tasks[t].block;
       scalar += scalars[t];
       if (!vectors) continue;
-      const C* partial = partials.data() + offsets[t];
+      const C* partial = partials + offsets[t];
+      S* column = sums + chunk.rows + block.column;
+      for (int64_t j = 0; j < block.cols; ++j) column[j] += static_cast<S>(partial[j]);
+      partial += AlignedLength<C>(block.cols);
       S* row = sums + block.row;
       for (int64_t i = 0; i < block.rows; ++i) row[i] += static_cast<S>(partial[i]);
-      S* column = sums + chunk.rows + block.column;
-      partial += block.rows;
-      for (int64_t j = 0; j < block.cols; ++j) column[j] += static_cast<S>(partial[j]);
     }
     if (has_scalar) sums[vectors ? chunk.rows + chunk.columns : 0] += static_cast<S>(scalar);
   }

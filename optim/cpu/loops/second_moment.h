@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "apogee/optim/cpu/loops/block_loop.h"
 #include "apogee/optim/cpu/loops/lanes.h"
@@ -44,12 +45,18 @@ template <bool kStore, typename C, typename Body>
     const C* factors = static_cast<const C*>(chunk.factors);
     const C row = factors[block.row + i];
     const C* __restrict column = factors + chunk.rows + block.column;
-    ForLanes<C>(
-        block.cols, [&](int64_t j, auto kind) __attribute__((always_inline)) {
-          using V = decltype(kind);
-          const V factor = AtMost<V>(row * Load<V>(column + j), c.limit);
-          body(j, kind, V(c.grad_scale * Load<V>(grad + j) * factor));
-        });
+    const auto run = [&](auto scaled) __attribute__((always_inline)) {
+      ForLanes<C>(
+          block.cols, [&](int64_t j, auto kind) __attribute__((always_inline)) {
+            using V = decltype(kind);
+            const V factor = AtMost<V>(row * Load<V>(column + j), c.limit);
+            V g = Load<V>(grad + j);
+            if constexpr (scaled) g *= c.grad_scale;
+            body(j, kind, V(g * factor));
+          });
+    };
+    // Multiplying by 1 changes no bit.
+    c.grad_scale == 1 ? run(std::false_type()) : run(std::true_type());
   } else {
     C* __restrict moment = static_cast<C*>(chunk.exp_avg_sq) + local;
     ForLanes<C>(
