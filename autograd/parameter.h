@@ -32,8 +32,8 @@
 
 namespace apogee::autograd {
 
-// Where the value of a parameter is. A parameter reads its value only through its storage, so code
-// that keeps values in its own way needs no word in autograd: it writes a storage.
+// Where the value of a parameter is. A parameter reads its value only through its storage. To keep
+// values in another way, write a storage; autograd need not change.
 //
 //   class MappedFile : public autograd::ParameterStorage { ... };
 //   parameter.set_storage(std::make_shared<MappedFile>(path));

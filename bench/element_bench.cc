@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What an element of a user's own optimizer costs (optim/element_update.h), compared with a loop
+// The cost of an element of a user's own optimizer (optim/element_update.h), compared with a loop
 // over raw pointers that is written by hand for f32: AdamW and Lion.
 //
 //   element_bench [elements, default 8388608] [threads, default 1] [repeats, default 25]

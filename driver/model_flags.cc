@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "apogee/core/text/text.h"
 #include "apogee/nn/models/gpt2.h"
 
 namespace apogee::driver {
@@ -49,9 +50,7 @@ ModelFlags::ModelFlags() {
 
 void ModelFlags::Declare(CommandLine& line) {
   line.Group("Model");
-  std::string known;
-  for (const std::string& each : registry.names()) known += (known.empty() ? "" : ", ") + each;
-  line.AddText("--model", name, known);
+  line.AddText("--model", name, JoinTexts(registry.names(), ", "));
   line.AddCount("--layers", sizes.layers, "Transformer blocks");
   line.AddCount("--heads", sizes.heads, "Attention heads");
   line.AddCount("--dim", sizes.dim, "Width; of gpt2 and llama a multiple of --heads");

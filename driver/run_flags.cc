@@ -21,13 +21,6 @@ std::string NearestMultiples(int64_t value, int64_t step) {
   return (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + step);
 }
 
-// "adam, adamw".
-std::string Join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 // The number of processes that mpirun or srun started; without them `otherwise`.
 int DefaultRanks(int otherwise) {
   const auto processes = comm::StartedProcesses();
@@ -59,12 +52,12 @@ void DeclareTraining(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
       },
       "f32, bf16 or fp16 (with f32 masters; fp16 needs a plugin with a loss scale), f64, or auto: "
       "bf16 if the processor has bf16 multiplication, else f32");
-  line.AddText("--optimizer", f.optimizer, Join(f.optimizers.names()));
+  line.AddText("--optimizer", f.optimizer, JoinTexts(f.optimizers.names(), ", "));
   line.AddOptions("optim", f.optimizer_options);
   line.AddNumber("--lr", f.lr, "Highest learning rate of the schedule");
   line.AddOptions("sched", f.schedule_options);
   if (set.schedule) {
-    line.AddText("--schedule", f.schedule, Join(f.schedules.names()));
+    line.AddText("--schedule", f.schedule, JoinTexts(f.schedules.names(), ", "));
     line.AddCount("--warmup", f.warmup, "Warm-up steps; default: a tenth of --steps", 0);
     line.HideDefault("--warmup");
   }

@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "apogee/core/text/text.h"
+
 namespace apogee::matrix {
 namespace {
 
@@ -73,9 +75,7 @@ std::string PerWorld(const Summary& summary, const Fn& fn) {
   if (std::ranges::all_of(texts, [&](const std::string& text) { return text == texts[0]; })) {
     return texts[0];
   }
-  std::string line;
-  for (const std::string& text : texts) line += (line.empty() ? "" : ", ") + text;
-  return line;
+  return JoinTexts(texts, ", ");
 }
 
 std::string StatePerParameter(const CellReport& report) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Optimizer: what a training loop steps. It has three parts: the rule that a paper states (rule.h),
-// the step that runs it (step/step_runner.h), and the states (states/state_store.h).
-// OptimizerOf<Rule> is the optimizer of a rule, with typed options.
+// Optimizer updates parameters from their gradients. It has three parts: a rule, which its paper
+// states (rule.h), the step that runs the rule (step/step_runner.h), and the states
+// (states/state_store.h). OptimizerOf<Rule> is the optimizer of a rule, with typed options.
 //
 //   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4, .weight_decay = 0.1});
 //   optimizer.set_step_options({.max_norm = 1.0});
@@ -49,7 +49,7 @@ class Optimizer : public LrTarget {
 
   // The name in the registry: "adamw".
   const std::string& name() const { return store_.optimizer(); }
-  // What it can do, and what plugins must do for it.
+  // Its abilities, and its demands on plugins.
   OptimizerTraits traits() const { return rule_->traits(); }
 
   // One update from the present gradients. With a closure, calls it first and returns its loss.

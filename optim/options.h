@@ -24,6 +24,7 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -39,7 +40,7 @@ namespace apogee::optim {
 
 using OptionMap = std::map<std::string, std::string>;
 
-// What is valid for one field.
+// The valid values of one field.
 enum class OptionCheck {
   kAny,
   kFinite,
@@ -177,6 +178,14 @@ TextField<Options> EnumField(std::optional<Enum> Options::*member, Parse parse) 
           .format = [=](const Options& options) -> std::string {
             return options.*member ? Name(*(options.*member)) : "";
           }};
+}
+// All fields of several lists, in their order.
+template <typename Options>
+std::vector<OptionField<Options>> JoinFields(
+    std::initializer_list<std::vector<OptionField<Options>>> lists) {
+  std::vector<OptionField<Options>> fields;
+  for (const auto& list : lists) fields.insert(fields.end(), list.begin(), list.end());
+  return fields;
 }
 // The fields of a struct inside of Options, as fields of Options.
 template <typename Options, typename Inner>

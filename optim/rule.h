@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A rule is what a paper states of an optimizer: its options, the states of a parameter, the
+// A rule is the part of an optimizer that its paper states: options, the states of a parameter,
 // statistics of whole tensors, the update. It works on views and knows no model, step or rank.
 // OptimizerOf makes an optimizer of it (optimizer.h).
 //
@@ -36,7 +36,7 @@
 
 namespace apogee::optim {
 
-// What a rule reads of a step.
+// The part of a step that a rule reads.
 struct RuleStep {
   // In ComputeStats all parameters of the step, group after group; in Update those of `group`.
   std::span<const ActiveParam> params;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// OptimizerTraits: what an optimizer can do and what plugins must do for it. A rule returns one
-// value (rule.h), and everybody asks that value instead of the optimizer's type.
+// OptimizerTraits: the abilities of an optimizer, and its demands on plugins. Each rule returns one
+// value (rule.h). Plugins and tools read this value; none of them casts an optimizer to its type.
 //
 //   const OptimizerTraits traits = optimizer.traits();
 //   if (!traits.shards) ...                                     // refuse to shard it
@@ -22,7 +22,7 @@ class GaLoreProjector;
 class LocalGradients;
 class ParamView;
 
-// What holds for one parameter.
+// The traits of one parameter.
 struct ParamTraits {
   // Plugins cut shards only at multiples of this many elements. If no block of a quantized state is
   // cut, its scale needs no statistics; the result is the same either way.

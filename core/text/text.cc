@@ -48,9 +48,7 @@ std::string UnknownName(const std::string& what, const std::string& name,
   std::string text = "unknown " + what + " \"" + name + "\"";
   const std::string nearest = NearestName(name, candidates);
   if (!nearest.empty()) text += " (did you mean \"" + nearest + "\"?)";
-  text += "; known: ";
-  for (size_t i = 0; i < candidates.size(); ++i) text += (i > 0 ? ", " : "") + candidates[i];
-  return text;
+  return text + "; known: " + JoinTexts(candidates, ", ");
 }
 
 std::string JoinTexts(const std::vector<std::string>& texts, const char* separator) {

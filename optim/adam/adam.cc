@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "apogee/optim/adam/moment_fields.h"
 #include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
@@ -12,13 +13,11 @@ namespace {
 template <typename Options>
 std::vector<OptionField<Options>> CommonFields(const char* decay) {
   using O = Options;
-  return {{"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate"},
-          {"betas", &O::betas, OptionCheck::kDecay, "decay rates of the moments"},
-          {"eps", &O::eps, OptionCheck::kAtLeastZero, "added to the root of the second moment"},
-          {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, decay},
-          {"amsgrad", &O::amsgrad, {}, "divides by the largest second moment so far"},
-          {"maximize", &O::maximize, {}, "goes up the gradient"},
-          {"correct_bias", &O::correct_bias, {}, "corrects the moments' start at zero"}};
+  return JoinFields<O>(
+      {MomentFields<O>(decay),
+       {{"amsgrad", &O::amsgrad, {}, "divides by the largest second moment so far"},
+        {"maximize", &O::maximize, {}, "goes up the gradient"},
+        {"correct_bias", &O::correct_bias, {}, "corrects the moments' start at zero"}}});
 }
 
 // The kernel's settings from either options type.
@@ -57,10 +56,9 @@ std::vector<OptionField<AdamOptions>> AdamOptions::Fields() {
   return CommonFields<AdamOptions>("L2: added to the gradient");
 }
 std::vector<OptionField<AdamWOptions>> AdamWOptions::Fields() {
-  std::vector<OptionField<AdamWOptions>> fields =
-      CommonFields<AdamWOptions>("decoupled: shrinks the weights by lr * weight_decay");
-  fields.push_back({"hf_style", &AdamWOptions::hf_style, {}, "as in Hugging Face transformers"});
-  return fields;
+  using O = AdamWOptions;
+  return JoinFields<O>({CommonFields<O>("decoupled: shrinks the weights by lr * weight_decay"),
+                        {{"hf_style", &O::hf_style, {}, "as in Hugging Face transformers"}}});
 }
 void AdamWOptions::Check(OptionProblems& problems) const {
   if (hf_style && amsgrad) problems.Add("hf_style has no amsgrad");

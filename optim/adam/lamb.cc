@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "apogee/optim/adam/moment_fields.h"
 #include "apogee/optim/core/layerwise.h"
 #include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
@@ -60,20 +61,19 @@ LambOptions LambOptions::DeepSpeed() {
 
 std::vector<OptionField<LambOptions>> LambOptions::Fields() {
   using O = LambOptions;
-  return {{"lr", &O::lr, OptionCheck::kAtLeastZero, "learning rate"},
-          {"betas", &O::betas, OptionCheck::kDecay, "decay rates of the moments"},
-          {"eps", &O::eps, OptionCheck::kAtLeastZero, "added to the root of the second moment"},
-          {"weight_decay", &O::weight_decay, OptionCheck::kAtLeastZero, "added to the update u"},
-          {"bias_correction", &O::bias_correction, {}, "corrects the moments' start at zero"},
-          {"correct_lr", &O::correct_lr, {}, "the bias correction scales lr instead of u"},
-          {"grad_averaging", &O::grad_averaging, {}, "false: m = beta1 m + g"},
-          {"min_ratio", &O::min_ratio, OptionCheck::kAtLeastZero, "lower bound of the ratio"},
-          {"max_ratio", &O::max_ratio, OptionCheck::kAtLeastZero, "upper bound of it; 0: none"},
-          {"adam", &O::adam, {}, "every ratio is 1"},
-          {"ratio_needs_decay", &O::ratio_needs_decay, {}, "ratio 1 without weight decay"},
-          {"matrices_only", &O::matrices_only, {}, "ratio 1 for vectors and scalars"},
-          {"pre_clip_norm", &O::pre_clip_norm, OptionCheck::kAtLeastZero,
-           "clips the norm of all gradients first; 0: does not"}};
+  using enum OptionCheck;
+  return JoinFields<O>(
+      {MomentFields<O>("added to the update u"),
+       {{"bias_correction", &O::bias_correction, {}, "corrects the moments' start at zero"},
+        {"correct_lr", &O::correct_lr, {}, "the bias correction scales lr instead of u"},
+        {"grad_averaging", &O::grad_averaging, {}, "false: m = beta1 m + g"},
+        {"min_ratio", &O::min_ratio, kAtLeastZero, "lower bound of the ratio"},
+        {"max_ratio", &O::max_ratio, kAtLeastZero, "upper bound of it; 0: none"},
+        {"adam", &O::adam, {}, "every ratio is 1"},
+        {"ratio_needs_decay", &O::ratio_needs_decay, {}, "ratio 1 without weight decay"},
+        {"matrices_only", &O::matrices_only, {}, "ratio 1 for vectors and scalars"},
+        {"pre_clip_norm", &O::pre_clip_norm, kAtLeastZero,
+         "clips the norm of all gradients first; 0: does not"}}});
 }
 
 void LambOptions::Check(OptionProblems& problems) const {

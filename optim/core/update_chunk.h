@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the arguments of several update kernels share. optim/core/kernels.h has the kernels.
+// Arguments that several update kernels share. optim/core/kernels.h has the kernels.
 //
 //   struct LambChunk : UpdateChunk { void* exp_avg; ... };
 //   LambChunk chunk = MakeUpdateChunk<LambChunk>(param);              // make_chunks.h

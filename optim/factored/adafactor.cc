@@ -13,10 +13,9 @@ AdafactorOptions AdafactorOptions::Torch() {
 }
 
 std::vector<OptionField<AdafactorOptions>> AdafactorOptions::Fields() {
-  std::vector<OptionField<AdafactorOptions>> fields;
-  AppendAdafactorFields(fields);
-  fields.push_back({"torch_style", &AdafactorOptions::torch_style, {}, "as torch.optim's"});
-  return fields;
+  using O = AdafactorOptions;
+  return JoinFields<O>(
+      {AdafactorFields<O>(), {{"torch_style", &O::torch_style, {}, "as torch.optim's"}}});
 }
 
 void AdafactorOptions::Check(OptionProblems& problems) const {

@@ -10,12 +10,11 @@
 //
 // Pass the same `params` to all Declare and Compute calls of a step; Update gets those of one
 // group. Their entries must be the first ones of each buffer. State names are Hugging Face's.
-// AdafactorOf and AppendAdafactorFields are for an options struct that has Adafactor's members.
+// AdafactorOf and AdafactorFields are for an options struct that has Adafactor's members.
 #ifndef APOGEE_OPTIM_FACTORED_ADAFACTOR_STEP_H_
 #define APOGEE_OPTIM_FACTORED_ADAFACTOR_STEP_H_
 
 #include <functional>
-#include <iterator>
 #include <vector>
 
 #include "apogee/optim/factored/adafactor.h"
@@ -34,20 +33,18 @@ AdafactorOptions AdafactorOf(const Options& o) {
           o.warmup_init};
 }
 template <typename Options>
-void AppendAdafactorFields(std::vector<OptionField<Options>>& fields) {
+std::vector<OptionField<Options>> AdafactorFields() {
   using O = Options;
   using enum OptionCheck;
-  const OptionField<Options> more[] = {
-      {"lr", &O::lr, {}, "learning rate; only without relative_step"},
-      {"eps", &O::eps, {}, "added to g^2; lower bound of rms(w)"},
-      {"clip_threshold", &O::clip_threshold, kPositive, "bound of rms(u)"},
-      {"decay_rate", &O::decay_rate, kFinite, "beta2 = 1 - t^decay_rate"},
-      {"beta1", &O::beta1, kDecay, "decay rate of the momentum; 0: none"},
-      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled, times the rate"},
-      {"scale_parameter", &O::scale_parameter, {}, "the rate is relative to rms(w)"},
-      {"relative_step", &O::relative_step, {}, "the rate follows from the step count"},
-      {"warmup_init", &O::warmup_init, {}, "and rises from 1e-6"}};
-  fields.insert(fields.end(), std::begin(more), std::end(more));
+  return {{"lr", &O::lr, {}, "learning rate; only without relative_step"},
+          {"eps", &O::eps, {}, "added to g^2; lower bound of rms(w)"},
+          {"clip_threshold", &O::clip_threshold, kPositive, "bound of rms(u)"},
+          {"decay_rate", &O::decay_rate, kFinite, "beta2 = 1 - t^decay_rate"},
+          {"beta1", &O::beta1, kDecay, "decay rate of the momentum; 0: none"},
+          {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled, times the rate"},
+          {"scale_parameter", &O::scale_parameter, {}, "the rate is relative to rms(w)"},
+          {"relative_step", &O::relative_step, {}, "the rate follows from the step count"},
+          {"warmup_init", &O::warmup_init, {}, "and rises from 1e-6"}};
 }
 
 class AdafactorStep {

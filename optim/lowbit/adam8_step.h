@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "apogee/optim/adam/moment_fields.h"
 #include "apogee/optim/core/update_chunk.h"
 #include "apogee/optim/lowbit/quantized_state.h"
 #include "apogee/optim/optimizer.h"
@@ -45,14 +46,12 @@ template <typename Options>
 std::vector<OptionField<Options>> Adam8Fields() {
   using O = Options;
   using enum OptionCheck;
-  return {{"lr", &O::lr, kAtLeastZero, "learning rate"},
-          {"betas", &O::betas, kDecay, "decay rates of the moments"},
-          {"eps", &O::eps, kAtLeastZero, "added to the root of the second moment"},
-          {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled"},
-          {"bits", &O::bits, {}, "of a state's element: 8 or 32"},
-          {"min_8bit_size", &O::min_8bit_size, kAtLeastZero, "smaller tensors have 32 bits"},
-          {"block_size", &O::block_size, {}, "elements with one scale; a power of two, 64 to 4096"},
-          {"block_wise", &O::block_wise, {}, "false: one scale per tensor"}};
+  return JoinFields<O>(
+      {MomentFields<O>("decoupled"),
+       {{"bits", &O::bits, {}, "of a state's element: 8 or 32"},
+        {"min_8bit_size", &O::min_8bit_size, kAtLeastZero, "smaller tensors have 32 bits"},
+        {"block_size", &O::block_size, {}, "elements with one scale; a power of two, 64 to 4096"},
+        {"block_wise", &O::block_wise, {}, "false: one scale per tensor"}}});
 }
 // `settings.block` is the option block_size.
 void CheckAdam8(const Adam8Settings& settings, const std::string& kernel, OptionProblems& problems);

@@ -35,14 +35,13 @@ AdamW8bitOptions AdamW8bitOptions::Cpu() { return {.kernel = "cpu"}; }
 
 std::vector<OptionField<AdamW8bitOptions>> AdamW8bitOptions::Fields() {
   using O = AdamW8bitOptions;
-  std::vector<OptionField<O>> fields = Adam8Fields<O>();
-  fields.push_back({"percentile_clipping",
-                    &O::percentile_clipping,
-                    {},
-                    "clips at this percentile of the last 100 norms; 100: does not"});
-  fields.push_back({"paged", &O::paged, {}, "large states may live in host memory"});
-  fields.push_back({"kernel", &O::kernel, {}, "decay order and sign rule: cuda or cpu"});
-  return fields;
+  return JoinFields<O>({Adam8Fields<O>(),
+                        {{"percentile_clipping",
+                          &O::percentile_clipping,
+                          {},
+                          "clips at this percentile of the last 100 norms; 100: does not"},
+                         {"paged", &O::paged, {}, "large states may live in host memory"},
+                         {"kernel", &O::kernel, {}, "decay order and sign rule: cuda or cpu"}}});
 }
 
 void AdamW8bitOptions::Check(OptionProblems& problems) const {

@@ -2,6 +2,9 @@
 
 #include "apogee/optim/lowrank/galore.h"
 
+#include <algorithm>
+
+#include "apogee/core/text/text.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
 
@@ -18,13 +21,9 @@ Tensor GaLoreRotation::Apply(const Tensor& x, bool squared) const {
 
 void CheckGaLore(const GaLoreSettings& s, OptionProblems& problems) {
   const auto one_of = [&](const char* name, const std::string& value,
-                          std::initializer_list<const char*> known) {
-    std::string text;
-    for (const char* k : known) {
-      if (value == k) return;
-      text += std::string(text.empty() ? "" : ", ") + k;
-    }
-    problems.Add(Concat(name, " is \"", value, "\", must be one of ", text));
+                          const std::vector<std::string>& known) {
+    if (std::ranges::find(known, value) != known.end()) return;
+    problems.Add(Concat(name, " is \"", value, "\", must be one of ", JoinTexts(known, ", ")));
   };
   one_of("proj_type", s.proj_type, {"std", "reverse_std", "left", "right", "full"});
   one_of("svd", s.svd, {"randomized", "exact"});

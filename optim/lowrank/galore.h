@@ -174,19 +174,17 @@ GaLoreSettings GaLoreOf(const Options& o) {
           o.clamp_rank, o.svd,  o.on_refresh};
 }
 template <typename Options>
-void AppendGaLoreFields(std::vector<OptionField<Options>>& fields) {
+std::vector<OptionField<Options>> GaLoreFields() {
   using O = Options;
   using enum OptionCheck;
-  const OptionField<Options> more[] = {
-      {"project", &O::project, {}, "false: the plain update, for this group"},
-      {"rank", &O::rank, kAtLeastOne, "number of singular vectors"},
-      {"update_proj_gap", &O::update_proj_gap, kAtLeastOne, "updates between new bases"},
-      {"scale", &O::scale, kAtLeastZero, "of the update that is projected back"},
-      {"proj_type", &O::proj_type, {}, "side: std, reverse_std, left, right or full"},
-      {"clamp_rank", &O::clamp_rank, {}, "a rank above min(m, n) becomes that"},
-      {"svd", &O::svd, {}, "randomized or exact"},
-      {"on_refresh", &O::on_refresh, {}, "moments at a new basis: keep, reset or rotate"}};
-  fields.insert(fields.end(), std::begin(more), std::end(more));
+  return {{"project", &O::project, {}, "false: the plain update, for this group"},
+          {"rank", &O::rank, kAtLeastOne, "number of singular vectors"},
+          {"update_proj_gap", &O::update_proj_gap, kAtLeastOne, "updates between new bases"},
+          {"scale", &O::scale, kAtLeastZero, "of the update that is projected back"},
+          {"proj_type", &O::proj_type, {}, "side: std, reverse_std, left, right or full"},
+          {"clamp_rank", &O::clamp_rank, {}, "a rank above min(m, n) becomes that"},
+          {"svd", &O::svd, {}, "randomized or exact"},
+          {"on_refresh", &O::on_refresh, {}, "moments at a new basis: keep, reset or rotate"}};
 }
 void CheckGaLore(const GaLoreSettings& settings, OptionProblems& problems);
 // Adds a problem for every matrix of the group whose smaller side is below the rank.

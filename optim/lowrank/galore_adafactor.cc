@@ -33,10 +33,8 @@ void GaLoreAdafactorOptions::Check(OptionProblems& problems) const {
 }
 
 std::vector<OptionField<GaLoreAdafactorOptions>> GaLoreAdafactorOptions::Fields() {
-  std::vector<OptionField<GaLoreAdafactorOptions>> fields;
-  AppendAdafactorFields(fields);
-  AppendGaLoreFields(fields);
-  return fields;
+  using O = GaLoreAdafactorOptions;
+  return JoinFields<O>({AdafactorFields<O>(), GaLoreFields<O>()});
 }
 
 GaLoreAdafactorRule::GaLoreAdafactorRule(std::vector<GaLoreAdafactorOptions> groups)

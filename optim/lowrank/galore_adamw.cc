@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "apogee/optim/adam/moment_fields.h"
 #include "apogee/optim/core/make_chunks.h"
 
 namespace apogee::optim {
@@ -26,15 +27,10 @@ AdamSettings AdamSettingsOf(const GaLoreAdamWOptions& o, const ParamView& view, 
 
 std::vector<OptionField<GaLoreAdamWOptions>> GaLoreAdamWOptions::Fields() {
   using O = GaLoreAdamWOptions;
-  using enum OptionCheck;
-  std::vector<OptionField<O>> fields = {
-      {"lr", &O::lr, kAtLeastZero, "learning rate"},
-      {"betas", &O::betas, kDecay, "decay rates of the moments"},
-      {"eps", &O::eps, kAtLeastZero, "added to the root of the second moment"},
-      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled"},
-      {"correct_bias", &O::correct_bias, {}, "corrects the moments' start at zero"}};
-  AppendGaLoreFields(fields);
-  return fields;
+  return JoinFields<O>(
+      {MomentFields<O>("decoupled"),
+       {{"correct_bias", &O::correct_bias, {}, "corrects the moments' start at zero"}},
+       GaLoreFields<O>()});
 }
 
 void GaLoreAdamWRule::States(const Subject& of, std::vector<StateSpec>& specs) const {

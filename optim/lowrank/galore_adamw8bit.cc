@@ -24,10 +24,9 @@ Adam8Settings Settings(const GaLoreAdamW8bitOptions& o) {
 
 std::vector<OptionField<GaLoreAdamW8bitOptions>> GaLoreAdamW8bitOptions::Fields() {
   using O = GaLoreAdamW8bitOptions;
-  std::vector<OptionField<O>> fields = Adam8Fields<O>();
-  fields.push_back({"kernel", &O::kernel, {}, "decay order and sign rule: cuda or cpu"});
-  AppendGaLoreFields(fields);
-  return fields;
+  return JoinFields<O>({Adam8Fields<O>(),
+                        {{"kernel", &O::kernel, {}, "decay order and sign rule: cuda or cpu"}},
+                        GaLoreFields<O>()});
 }
 
 void GaLoreAdamW8bitOptions::Check(OptionProblems& problems) const {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/optim/adam/moment_fields.h"
 #include "apogee/optim/optimizer.h"
 #include "apogee/optim/options.h"
 
@@ -49,22 +50,15 @@ void FrozenAdamUpdate(std::span<const ActiveParam> params, std::span<const Tenso
 template <typename Options>
 std::vector<OptionField<Options>> OneBitFields(const std::vector<OptionField<Options>>& more = {}) {
   using O = Options;
-  using enum OptionCheck;
-  std::vector<OptionField<O>> fields = {
-      {"lr", &O::lr, kAtLeastZero, "learning rate"},
-      {"betas", &O::betas, kDecay, "decay rates of the moments"},
-      {"eps", &O::eps, kAtLeastZero, "added to the root of the second moment"},
-      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled"},
-      {"freeze_step", &O::freeze_step, {}, "number of updates of the warm-up"}};
-  fields.insert(fields.end(), more.begin(), more.end());
-  const OptionField<O> flags[] = {
-      {"non_freeze", &O::non_freeze, {}, "this group stays in the warm-up"},
-      {"shared_scale", &O::shared_scale, {}, "one scale for all messages instead of one each"},
-      {"reset_errors", &O::reset_errors, {}, "drops errors of another number of ranks"},
-      {"deepspeed", &O::deepspeed, {}, "as DeepSpeed's optimizer"},
-      {"amsgrad", &O::amsgrad, {}, "must be false"}};
-  fields.insert(fields.end(), std::begin(flags), std::end(flags));
-  return fields;
+  return JoinFields<O>(
+      {MomentFields<O>("decoupled"),
+       {{"freeze_step", &O::freeze_step, {}, "number of updates of the warm-up"}},
+       more,
+       {{"non_freeze", &O::non_freeze, {}, "this group stays in the warm-up"},
+        {"shared_scale", &O::shared_scale, {}, "one scale for all messages instead of one each"},
+        {"reset_errors", &O::reset_errors, {}, "drops errors of another number of ranks"},
+        {"deepspeed", &O::deepspeed, {}, "as DeepSpeed's optimizer"},
+        {"amsgrad", &O::amsgrad, {}, "must be false"}}});
 }
 template <typename Options>
 void CheckOneBitOptions(const Options& o, OptionProblems& problems) {

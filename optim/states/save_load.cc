@@ -191,7 +191,7 @@ absl::Status StateStore::Check(const StateDict& dict) const {
   std::vector<std::string> problems = HeadProblems(dict);
   if (problems.empty()) {
     problems = GroupProblems(dict);
-    // Which states a parameter has follows from the state of its group.
+    // The group's state decides which states a parameter has.
     const bool states = problems.empty();
     ForEachView([&](const ParamView& view, int group) {
       AddViewProblems(dict, view, group, states, problems);

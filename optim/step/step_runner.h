@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// StepRunner: the step of every optimizer. It knows no rule; what a rule needs is declared
-// (rule.h). Private to optim.
+// StepRunner runs the step of every optimizer. It has no code for any particular rule, because
+// rules declare their needs (rule.h). Private to optim.
 //
 //   decision    Which gradients are present, whether all are finite, their norm (GradMarks). From
 //               these follows one StepDecision, before any state changes. A skipped step changes

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <vector>
 
+#include "apogee/core/text/text.h"
 #include "apogee/tools/doctor/limits.h"
 #include "apogee/tools/doctor/machine.h"
 
@@ -48,9 +49,7 @@ std::string Inside(const utsname& system) {
     if (line.find(" hypervisor") != std::string::npos) found.push_back("virtual machine");
     break;
   }
-  std::string text;
-  for (const std::string& one : found) text += (text.empty() ? "" : ", ") + one;
-  return text.empty() ? "no sign of a container or virtual machine" : text;
+  return found.empty() ? "no sign of a container or virtual machine" : JoinTexts(found, ", ");
 }
 
 struct Interface {

@@ -127,8 +127,8 @@ struct LaneConstants {
 // absmax, and `values` is aligned to 64 bytes. Returns the set of doubtful elements, about one in
 // 5000. All other codes are those of CodeMap::Encode.
 //
-// What takes one byte of each element is packed, of the four vectors to bytes 0, 2, 1 and 3 of each
-// lane, because that order takes the fewest instructions.
+// Values of one byte per element are computed for all 64 elements at once: the elements of the four
+// vectors use bytes 0, 2, 1 and 3 of each 32-bit lane. This order takes the fewest instructions.
 template <bool kSigned>
 [[gnu::always_inline]] inline uint64_t EncodeLanes(const CodeMap& map, const float* values,
                                                    float scale, bool keep_sign, uint8_t* codes) {
