@@ -2,7 +2,10 @@
 
 #include "apogee/matrix/matrix.h"
 
+#include <future>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <sstream>
 #include <utility>
 
@@ -73,6 +76,38 @@ CellReport Judge(const Cell& cell, BoostedResult got, ReferenceCache& references
   return report;
 }
 
+// Runs the cells in `options.jobs` threads. A thread takes all cells of an optimizer, because these
+// share references.
+std::vector<CellReport> RunCells(const std::vector<Cell>& cells, const MatrixOptions& options,
+                                 std::ostream& out) {
+  std::map<std::string, std::vector<size_t>> by_optimizer;
+  for (size_t i = 0; i < cells.size(); ++i) by_optimizer[cells[i].optimizer].push_back(i);
+  std::vector<CellReport> reports(cells.size());
+  std::mutex mutex;
+  auto next = by_optimizer.begin();
+  const auto take = [&] {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return next == by_optimizer.end() ? std::vector<size_t>{} : (next++)->second;
+  };
+  const auto work = [&] {
+    for (std::vector<size_t> mine = take(); !mine.empty(); mine = take()) {
+      ReferenceCache references;
+      for (const size_t i : mine) {
+        reports[i] = RunCell(cells[i], options.sabotage, references);
+        const std::lock_guard<std::mutex> lock(mutex);
+        out << reports[i].Line() << std::endl;
+      }
+    }
+  };
+  std::vector<std::future<void>> others;
+  for (int64_t w = 1; w < options.jobs; ++w) {
+    others.push_back(std::async(std::launch::async, work));
+  }
+  work();
+  for (std::future<void>& other : others) other.get();
+  return reports;
+}
+
 }  // namespace
 
 std::string CellReport::Line() const {
@@ -118,18 +153,16 @@ std::vector<Cell> ChooseCells(const MatrixOptions& options) {
 
 std::vector<CellReport> RunMatrix(const MatrixOptions& options, std::ostream& out) {
   const int num_processes = ValueOrThrow(comm::StartedProcesses()).size;
+  APOGEE_CHECK(options.jobs == 1 || (options.jobs > 1 && num_processes == 1), "matrix: jobs is ",
+               options.jobs,
+               options.jobs < 1 ? "; use 1 or more" : "; several jobs need ranks that are threads");
   std::vector<Cell> cells = ChooseCells(options);
   const size_t num_too_large = num_processes == 1 ? 0 : std::erase_if(cells, [&](const Cell& cell) {
     return cell.world > num_processes;
   });
-  ReferenceCache references;
-  std::vector<CellReport> reports;
+  std::vector<CellReport> reports = RunCells(cells, options, out);
   int64_t counts[3] = {};
-  for (const Cell& cell : cells) {
-    reports.push_back(RunCell(cell, options.sabotage, references));
-    ++counts[static_cast<size_t>(reports.back().verdict)];
-    out << reports.back().Line() << std::endl;
-  }
+  for (const CellReport& report : reports) ++counts[static_cast<size_t>(report.verdict)];
   if (num_too_large > 0) {
     out << num_too_large << (num_too_large == 1 ? " cell needs" : " cells need") << " more than "
         << num_processes << " processes\n";

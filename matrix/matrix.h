@@ -60,6 +60,9 @@ struct MatrixOptions {
   Sabotage sabotage = {};  // none
   std::string device = "cpu";
   comm::Backend comm = comm::Backend::kAuto;
+  // The number of cells that run at the same time, each of another optimizer. More than 1 needs
+  // ranks that are threads.
+  int64_t jobs = 1;
   // The optimizers, plugins and models to run, your own among them; must outlive the call and its
   // reports.
   const Catalog* catalog = &LibraryCatalog();
@@ -69,7 +72,9 @@ struct MatrixOptions {
 // divide one sample.
 std::vector<Cell> ChooseCells(const MatrixOptions& options);
 // Runs the chosen cells. Leaves out cells with more ranks than there are processes, and prints how
-// many. With several processes, show rank 0's `out`.
+// many. With several processes, show rank 0's `out`. With several jobs the lines are printed as the
+// cells end; the reports are in the order of ChooseCells. Throws Error for jobs < 1, and for several
+// jobs if the program's ranks are processes.
 std::vector<CellReport> RunMatrix(const MatrixOptions& options, std::ostream& out);
 
 }  // namespace apogee::matrix

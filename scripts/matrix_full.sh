@@ -16,7 +16,7 @@ cmake --build --preset native --target apogee_command -j "$JOBS"
 phase "matrix"
 mkdir -p out/matrix
 status=0
-OMP_WAIT_POLICY=passive build/native/bin/apogee matrix --json out/matrix/cells.json \
+OMP_WAIT_POLICY=passive build/native/bin/apogee matrix --jobs "$JOBS" --json out/matrix/cells.json \
   --markdown out/matrix/tables.md >out/matrix/cells.txt || status=$?
 # Exit code 1: cells failed, and the document says which. Any other: there are no results to write.
 ((status <= 1)) || exit "$status"

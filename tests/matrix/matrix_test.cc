@@ -318,6 +318,20 @@ TEST(MatrixTest, RefusalsOfTheListAreCountedApart) {
               EndsWith(std::to_string(reports.size()) + " refused\n0 passed, 0 failed\n"));
 }
 
+TEST(MatrixTest, JobsChangeNoReport) {
+  const std::string cells = "*/ddp/world2/f32/acc1/fed";
+  std::ostringstream out, out_of_jobs;
+  const std::vector<CellReport> want = RunMatrix({.only = cells}, out);
+  const std::vector<CellReport> got = RunMatrix({.only = cells, .jobs = 3}, out_of_jobs);
+  ASSERT_EQ(got.size(), want.size());
+  ASSERT_GT(want.size(), 3u);
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].Line(), want[i].Line());
+    EXPECT_THAT(out_of_jobs.str(), HasSubstr(want[i].Line() + "\n"));
+  }
+  EXPECT_THROW(RunMatrix({.only = cells, .jobs = 0}, out), Error);
+}
+
 TEST(MatrixTest, TheSampleHasEveryPair) {
   const std::vector<Cell> all = AllCells();
   const std::vector<Cell> sample = PairwiseSample(all, 600);
