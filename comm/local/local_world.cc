@@ -126,8 +126,8 @@ GroupState::Channel& GroupState::ChannelFor(int rank, const CollectiveCall& call
   const std::pair<int, int> key = send ? std::pair(rank, call.root) : std::pair(call.root, rank);
   Channel& channel = pairs_[key];
   if (channel.ranks.empty()) {
-    channel.ranks = {key.first, key.second};
     channel.next.resize(2);
+    channel.ranks = {key.first, key.second};
   }
   return channel;
 }
@@ -140,10 +140,15 @@ std::shared_ptr<Operation> GroupState::Arrive(int rank, CollectiveCall call) {
     size_t position = 0;
     Channel& channel = ChannelFor(rank, call, position);
     ranks = channel.ranks;
-    const int64_t sequence = channel.next[position]++;
-    auto [it, inserted] = channel.pending.try_emplace(sequence);
-    if (inserted) it->second = std::make_shared<Operation>(sequence, ranks.size());
-    operation = it->second;
+    const int64_t sequence = channel.next[position];
+    // Memory that runs out leaves no null operation behind for the ranks that wait.
+    if (const auto it = channel.pending.find(sequence); it != channel.pending.end()) {
+      operation = it->second;
+    } else {
+      operation = std::make_shared<Operation>(sequence, ranks.size());
+      channel.pending.emplace(sequence, operation);
+    }
+    ++channel.next[position];
     Note(rank, call, channel, *operation);
     const std::string who = "rank " + std::to_string(members_[static_cast<size_t>(rank)]);
     if (!broken_.empty()) {

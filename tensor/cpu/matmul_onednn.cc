@@ -11,6 +11,7 @@
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "apogee/core/process/thread_team.h"
@@ -88,19 +89,26 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
 }
 
 // Throws Error if memory is short: then oneDNN crashes while it makes a primitive, or finds none.
+// Another thread's first allocation takes 128 MiB of addresses for a moment (glibc's arenas).
 void CheckMemoryForPrimitives() {
-  constexpr size_t kBytes = 16 << 20;
-  void* const block =
-      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  APOGEE_CHECK(block != MAP_FAILED,
-               "out of memory: a matrix product by oneDNN needs 16 MiB of free memory; use a "
-               "smaller batch or model, fewer ranks or threads, or raise the limit (ulimit -v)");
-  munmap(block, kBytes);
+  constexpr size_t kBytes = 16 << 20, kAddresses = 144 << 20;
+  constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
+  void* const block = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, kPrivate, -1, 0);
+  void* const addresses = mmap(nullptr, kAddresses, PROT_NONE, kPrivate | MAP_NORESERVE, -1, 0);
+  if (block != MAP_FAILED) munmap(block, kBytes);
+  if (addresses != MAP_FAILED) munmap(addresses, kAddresses);
+  APOGEE_CHECK(block != MAP_FAILED && addresses != MAP_FAILED,
+               "out of memory: a matrix product by oneDNN needs 16 MiB of free memory and 160 MiB "
+               "of free addresses; use a smaller batch or model, fewer ranks or threads, or raise "
+               "the limit (ulimit -v)");
 }
 
 std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
                                  const dnnl::engine& engine) {
   auto product = std::make_unique<Product>();
+  // One rank at a time: no other takes the memory that the check has found.
+  static std::mutex making;
+  const std::lock_guard<std::mutex> lock(making);
   CheckMemoryForPrimitives();
   try {
     const auto a =
