@@ -123,8 +123,13 @@ class BackwardPass {
   void Deliver(const Edge& edge, Tensor grad) {
     if (edge.node == nullptr) return;
     NodeState& state = states_.at(edge.node.get());
-    if (grad.defined()) AddInto(state.grads[static_cast<size_t>(edge.output)], std::move(grad));
+    if (grad.defined()) AddInto(SumOf(edge), std::move(grad));
     if (--state.missing == 0) ready_.push({edge.node, state.index});
+  }
+
+  // The sum of the gradients that have arrived at the edge's target.
+  Tensor& SumOf(const Edge& edge) {
+    return states_.at(edge.node.get()).grads[static_cast<size_t>(edge.output)];
   }
 
   void DeliverAll(const Node& node, std::vector<Tensor> grads, GradPart part) {
@@ -150,6 +155,12 @@ class BackwardPass {
       for (size_t i = 0; i < node->edges().size(); ++i) {
         split = split || (node->IsWeightEdge(i) && node->wants(i));
       }
+    }
+    if (node->edges().size() == 1 && node->num_outputs() == 1 && node->wants(0) &&
+        node->AddBackward(grads[0], SumOf(node->edges()[0]))) {
+      Deliver(node->edges()[0], Tensor());  // counts it as arrived
+      for (const auto& hook : node->post_hooks()) hook();
+      return;
     }
     const GradPart part = split ? GradPart::kInputs : GradPart::kAll;
     const bool keep = options_.retain_graph || split;

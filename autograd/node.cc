@@ -66,6 +66,18 @@ void Attach(Tensor& output, const std::shared_ptr<Node>& node,
   AttachOutput(output, node, 0);
 }
 
+bool NeedsGrad(std::span<const Tensor> inputs) {
+  return GradModeEnabled() &&
+         std::ranges::any_of(inputs, [](const Tensor& input) { return MetaOf(input) != nullptr; });
+}
+
+void Attach(Tensor& output, const std::shared_ptr<Node>& node, std::span<const Tensor> inputs) {
+  std::vector<Edge> edges;
+  for (const Tensor& input : inputs) edges.push_back(EdgeOf(input));
+  node->set_edges(std::move(edges));
+  AttachOutput(output, node, 0);
+}
+
 void AttachOutput(Tensor& output, const std::shared_ptr<Node>& node, int index) {
   auto meta = std::make_shared<GraphMeta>();
   meta->edge = {node, index};

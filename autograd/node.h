@@ -78,6 +78,10 @@ class Node {
   // The gradients are moved in, so an op may write in place into one that nothing else owns.
   virtual std::vector<Tensor> Backward(std::vector<Tensor> grads,
                                        const BackwardContext& context) = 0;
+  // For a node of one edge whose gradient is 0 outside of a part of its input: adds the gradient
+  // to `sum`, the sum of the others, which is undefined at first. So the gradients of many parts of
+  // a tensor cost together as much as the tensor. Returns false if Backward must be called instead.
+  virtual bool AddBackward(const Tensor& /*grad*/, Tensor& /*sum*/) { return false; }
   // Drops saved tensors. Called once Backward will not run again.
   virtual void ReleaseSaved() {}
   // True for the edge of a weight whose gradient may be computed later, as GradPart::kWeights.
@@ -132,6 +136,9 @@ bool NeedsGrad(std::initializer_list<std::reference_wrapper<const Tensor>> input
 // Makes `output` the node's output number 0, and sets the node's edges to `inputs`, in this order.
 void Attach(Tensor& output, const std::shared_ptr<Node>& node,
             std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
+// The same for any number of inputs.
+bool NeedsGrad(std::span<const Tensor> inputs);
+void Attach(Tensor& output, const std::shared_ptr<Node>& node, std::span<const Tensor> inputs);
 // Makes `output` the node's output number `index`, after Attach for output 0.
 void AttachOutput(Tensor& output, const std::shared_ptr<Node>& node, int index);
 

@@ -17,6 +17,14 @@
 
 #include "apogee/core/error.h"
 
+// Marks a function of one element that a loop of a kernel inlines. nvcc compiles it for the host and
+// for the GPU.
+#ifdef __CUDACC__
+#define APOGEE_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define APOGEE_HOST_DEVICE __attribute__((always_inline)) inline
+#endif
+
 namespace apogee {
 
 enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kI8 };

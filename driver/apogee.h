@@ -14,6 +14,7 @@
 #define APOGEE_DRIVER_APOGEE_H_
 
 #include "apogee/autograd/engine.h"
+#include "apogee/autograd/function.h"
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/attention.h"
@@ -85,7 +86,6 @@
 #include "apogee/nn/models/hf_config.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
-#include "apogee/nn/models/token_ids.h"
 #include "apogee/nn/module.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/plan.h"

@@ -2,12 +2,11 @@
 
 #include "apogee/matrix/cell.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <set>
 
 #include "apogee/core/rng.h"
+#include "apogee/core/text/text.h"
 #include "apogee/matrix/plugins.h"
 
 namespace apogee::matrix {
@@ -174,7 +173,7 @@ std::vector<Cell> AllCells(const Catalog& catalog) {
 }
 
 bool MatchesPattern(const std::string& name, const std::string& pattern) {
-  return name.find(pattern) != std::string::npos || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  return name.find(pattern) != std::string::npos || GlobMatches(pattern, name);
 }
 
 }  // namespace apogee::matrix

@@ -20,7 +20,9 @@
 #define APOGEE_NN_CHAIN_H_
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/nn/module.h"
@@ -57,6 +59,30 @@ class Chain : public Module {
 
  private:
   std::vector<Piece> pieces_;
+};
+
+// A chain of modules:
+//
+//   nn::Sequential model({std::make_shared<nn::Linear>(64, 256), nn::Function(autograd::Relu),
+//                         std::make_shared<nn::Linear>(256, 10)});
+//   Tensor y = model(x);                  // parameters "0.weight", "0.bias", "2.weight", "2.bias"
+//
+// Each module gets the result of the one before it.
+class Sequential : public Chain {
+ public:
+  // Named "0", "1", ... Throws Error for no module or a null one.
+  explicit Sequential(std::vector<std::shared_ptr<Module>> modules);
+  // With names of your own, which are unique and not empty.
+  explicit Sequential(std::vector<std::pair<std::string, std::shared_ptr<Module>>> modules);
+
+  size_t size() const { return modules_.size(); }
+  Module& operator[](size_t i) const { return *modules_.at(i).second; }
+
+ protected:
+  std::vector<Piece> MakePieces() override;
+
+ private:
+  std::vector<std::pair<std::string, std::shared_ptr<Module>>> modules_;
 };
 
 }  // namespace apogee::nn

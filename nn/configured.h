@@ -15,10 +15,12 @@
 #define APOGEE_NN_CONFIGURED_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "apogee/layout/layout.h"
 #include "apogee/nn/module.h"
 #include "apogee/tensor/ops/kinds.h"
 
@@ -49,6 +51,33 @@ class Configured {
 
 // The settings of every Configured module in the tree, each prefixed with the module's full name.
 ConfigTexts ConfigOf(Module& model);
+
+// The special tokens of a model's config.json, for programs that generate text:
+// config.token_ids["pad_token_id"] = {50256}.
+// By field name: "bos_token_id", "eos_token_id" or "pad_token_id". An empty list is written as
+// null, several ids as a list. A field that is not in the map is not written; the transformers
+// library then uses its own default.
+using TokenIds = std::map<std::string, std::vector<int64_t>>;
+
+// For a model that was not read from a file: writes null, since the library's default ids belong to
+// its own vocabulary.
+inline TokenIds NoTokenIds() { return {{"bos_token_id", {}}, {"eos_token_id", {}}}; }
+
+// A model's parameters as a table of text. Works before Initialize, with "-" for the dtype, and
+// makes no lazy value.
+//
+//   std::cout << nn::Summary(model, [&](const Parameter& p) { return plugin.LayoutOf(p); });
+//
+//   parameter      shape       dtype   count  this rank
+//   fc1.weight     [256, 64]   f32    16,384  8,192 of 16,384
+//   fc1.bias       [256]       f32       256  whole, 2 ranks
+//   2 parameters, 16,640 elements, 65.0 KiB; this rank: 8,448 elements
+
+// The layout of this rank's part of a parameter.
+using LayoutFunction = std::function<Layout(const Parameter& parameter)>;
+
+// Without `layout_of` the table has no column for this rank's part.
+std::string Summary(const Module& model, const LayoutFunction& layout_of = nullptr);
 
 }  // namespace apogee::nn
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The layers of GPT-2 and Llama. Parameter names follow Hugging Face and torch.
+// The layers of GPT-2 and Llama, lists of modules, and functions as modules. Parameter names follow
+// Hugging Face and torch.
 //
 //   const nn::LinearOptions options{.layout = nn::WeightLayout::kInOut};
 //   auto fc = std::make_shared<nn::Linear>(384, 1536, options);
@@ -8,7 +9,12 @@
 #ifndef APOGEE_NN_LAYERS_H_
 #define APOGEE_NN_LAYERS_H_
 
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/nn/configured.h"
@@ -88,6 +94,33 @@ class Container : public Module {
  public:
   Tensor Forward(const Tensor& x) override { return x; }
   using Module::Register;
+};
+
+// A function without parameters as a module.
+std::shared_ptr<Module> Function(std::function<Tensor(const Tensor& x)> function);
+
+// Modules of one type, named "0", "1", ... Its owner calls them; the list itself cannot be called.
+//
+//   blocks_ = Register("blocks", std::make_shared<nn::ModuleList<Block>>());
+//   for (int i = 0; i < 4; ++i) blocks_->Add(std::make_shared<Block>(64));
+//   for (const auto& block : *blocks_) x = (*block)(x);
+template <typename T>
+class ModuleList : public Module {
+ public:
+  T& Add(std::shared_ptr<T> module) {
+    modules_.push_back(Register(std::to_string(modules_.size()), std::move(module)));
+    return *modules_.back();
+  }
+  size_t size() const { return modules_.size(); }
+  T& operator[](size_t i) const { return *modules_.at(i); }
+  auto begin() const { return modules_.begin(); }
+  auto end() const { return modules_.end(); }
+  Tensor Forward(const Tensor&) override {
+    Throw("module list \"", full_name(), "\": call its modules, not the list");
+  }
+
+ private:
+  std::vector<std::shared_ptr<T>> modules_;
 };
 
 // Active in training mode only; draws from the module tree's random generator. Under tensor

@@ -46,13 +46,6 @@
 #include "apogee/core/error.h"
 #include "apogee/optim/step/step_gate.h"
 
-// Of an element's functions: they are inlined, and compiled for the GPU too if nvcc compiles them.
-#ifdef __CUDACC__
-#define APOGEE_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define APOGEE_HOST_DEVICE __attribute__((always_inline)) inline
-#endif
-
 namespace apogee::optim {
 
 struct ActiveParam;  // step/step.h

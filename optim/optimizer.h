@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -169,6 +170,63 @@ struct ParamGroup {
   std::vector<autograd::ParameterPtr> params;
   Options options = {};
 };
+
+// Groups of a model's parameters by name or shape:
+//
+//   // No weight decay for norms and biases.
+//   optim::AdamW optimizer(optim::DecayGroups(
+//       model.Parameters(), optim::AdamWOptions{.lr = 3e-4, .weight_decay = 0.1}));
+//   optim::AdamW optimizer(optim::GroupsByName(
+//       model.Parameters(), optim::AdamWOptions{.lr = 3e-4}, {{"head.*", {.lr = 1e-3}}}));
+//
+// A group keeps the order of the parameters, and groups without parameters are left out.
+
+// The parameters that the first matching pattern is pattern i of, at i; at the end those that no
+// pattern matches. Throws Error for a pattern that no parameter's name matches.
+std::vector<std::vector<autograd::ParameterPtr>> SplitByName(
+    const std::vector<autograd::ParameterPtr>& params, const std::vector<std::string>& patterns);
+// Parameters with at least two dims, and the others.
+std::pair<std::vector<autograd::ParameterPtr>, std::vector<autograd::ParameterPtr>> SplitByRank(
+    const std::vector<autograd::ParameterPtr>& params);
+
+// Options of the parameters whose names match a shell pattern ("*.bias").
+template <typename Options>
+struct NamedOptions {
+  std::string pattern;
+  Options options = {};
+};
+
+// The group of the parameters that no pattern matches comes last. Throws Error for a pattern that
+// matches no parameter, or none that an earlier pattern has left.
+template <typename Options>
+std::vector<ParamGroup<Options>> GroupsByName(
+    const std::vector<autograd::ParameterPtr>& params, const Options& options,
+    const std::vector<std::type_identity_t<NamedOptions<Options>>>& named) {
+  std::vector<std::string> patterns;
+  for (const NamedOptions<Options>& each : named) patterns.push_back(each.pattern);
+  std::vector<std::vector<autograd::ParameterPtr>> split = SplitByName(params, patterns);
+  std::vector<ParamGroup<Options>> groups;
+  for (size_t i = 0; i < named.size(); ++i) {
+    groups.push_back({std::move(split[i]), named[i].options});
+  }
+  if (!split.back().empty()) groups.push_back({std::move(split.back()), options});
+  return groups;
+}
+
+// Parameters with at least two dims get these options; the others, norms and biases, get them with
+// weight_decay = 0.
+template <typename Options>
+std::vector<ParamGroup<Options>> DecayGroups(const std::vector<autograd::ParameterPtr>& params,
+                                             const Options& options) {
+  auto [weights, others] = SplitByRank(params);
+  std::vector<ParamGroup<Options>> groups;
+  if (!weights.empty()) groups.push_back({std::move(weights), options});
+  if (!others.empty()) {
+    groups.push_back({std::move(others), options});
+    groups.back().options.weight_decay = 0;
+  }
+  return groups;
+}
 
 // The optimizer of a rule. A Rule has kName, a constructor from one Options per group and, if
 // options may not fit parameters, the static function

@@ -14,6 +14,8 @@
 #include "apogee/core/error.h"
 #include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/kernels/attention_args.h"
+#include "apogee/tensor/kernels/elementwise_args.h"
+#include "apogee/tensor/kernels/reduce_args.h"
 
 namespace apogee {
 
@@ -46,6 +48,9 @@ class KernelSlot {
   X(copy, CopyArgs)                                          \
   X(binary, BinaryArgs)                                      \
   X(scale_add, ScaleAddArgs)                                 \
+  X(unary_forward, UnaryForwardArgs)                         \
+  X(unary_backward, UnaryBackwardArgs)                       \
+  X(where, WhereArgs)                                        \
   X(activation_forward, ActivationForwardArgs)               \
   X(activation_backward, ActivationBackwardArgs)             \
   X(swiglu_forward, SwiGluForwardArgs)                       \
@@ -53,6 +58,12 @@ class KernelSlot {
   X(dropout, DropoutArgs)                                    \
   X(random, RandomArgs)                                      \
   X(sum, SumArgs)                                            \
+  X(extreme, ExtremeArgs)                                    \
+  X(statistic_forward, StatisticForwardArgs)                 \
+  X(statistic_backward, StatisticBackwardArgs)               \
+  X(cum_sum, CumSumArgs)                                     \
+  X(gather, GatherArgs)                                      \
+  X(scatter_add, ScatterAddArgs)                             \
   X(softmax_forward, SoftmaxForwardArgs)                     \
   X(softmax_backward, SoftmaxBackwardArgs)                   \
   X(norm_forward, NormForwardArgs)                           \

@@ -130,6 +130,40 @@ Tensor Tensor::Transpose(int dim0, int dim1) const {
   return view;
 }
 
+Tensor Tensor::Permute(const std::vector<int>& dims) const {
+  CheckDetached("Permute");
+  const size_t num_dims = static_cast<size_t>(rank());
+  APOGEE_CHECK(dims.size() == num_dims, "Permute: ", dims.size(), " dims for shape ", shape_);
+  Tensor view = *this;
+  std::array<bool, Shape::kMaxRank> taken{};
+  for (size_t i = 0; i < num_dims; ++i) {
+    const size_t from = static_cast<size_t>(shape_.Normalize(dims[i]));
+    APOGEE_CHECK(!taken[from], "Permute: dim ", from, " is named twice for shape ", shape_);
+    taken[from] = true;
+    view.shape_.Set(static_cast<int>(i), shape_[static_cast<int>(from)]);
+    view.strides_[i] = strides_[from];
+  }
+  return view;
+}
+
+Tensor Tensor::Expand(const Shape& shape) const {
+  CheckDetached("Expand");
+  const int added = shape.rank() - rank();
+  Tensor view = *this;
+  view.shape_ = shape;
+  view.strides_ = {};
+  for (int d = 0; d < rank(); ++d) {
+    const bool fits = added >= 0 && (shape_[d] == 1 || shape_[d] == shape[d + added]);
+    if (!fits) CheckOpen();
+    APOGEE_CHECK(fits, "Expand: shape ", shape_, " does not repeat to ", shape,
+                 "; each dim, counted from the last, must be equal or 1");
+    if (shape_[d] != 1) {
+      view.strides_[static_cast<size_t>(d + added)] = strides_[static_cast<size_t>(d)];
+    }
+  }
+  return view;
+}
+
 Tensor Tensor::Slice(int dim, int64_t start, int64_t length) const {
   CheckDetached("Slice");
   dim = shape_.Normalize(dim);

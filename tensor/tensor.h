@@ -140,6 +140,11 @@ class Tensor {
   // Views of the same storage.
   Tensor View(const Shape& shape) const;  // contiguous tensors only
   Tensor Transpose(int dim0, int dim1) const;
+  // Dim i of the result is dim dims[i] of this tensor; `dims` has every dim once.
+  Tensor Permute(const std::vector<int>& dims) const;
+  // Repeats dims of size 1, and leading dims that are missing, as `shape` says. The repeated
+  // elements are the same memory: only read the view.
+  Tensor Expand(const Shape& shape) const;
   Tensor Slice(int dim, int64_t start, int64_t length) const;
   // The same elements, outside of any graph.
   Tensor Detach() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/tensor/ops/elementwise.h"
@@ -46,16 +47,27 @@ class SwiGluNode : public Node {
 
 class SoftmaxNode : public Node {
  public:
-  explicit SoftmaxNode(const Tensor& y) : y_(y) {}
-  const char* name() const override { return "softmax"; }
+  SoftmaxNode(const Tensor& y, bool log) : y_(y), log_(log) {}
+  const char* name() const override { return log_ ? "log_softmax" : "softmax"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
-    return {ops::SoftmaxBackward(y_.Take(context), grads[0])};
+    return {ops::SoftmaxBackward(y_.Take(context), grads[0], log_)};
   }
   void ReleaseSaved() override { y_.Reset(); }
 
  private:
   SavedTensor y_;
+  bool log_;
 };
+
+Tensor SoftmaxOver(const Tensor& x, int dim, bool log) {
+  dim = x.shape().Normalize(dim);
+  if (dim != x.rank() - 1) {
+    return Contiguous(Transpose(SoftmaxOver(Transpose(x, dim, -1), -1, log), dim, -1));
+  }
+  Tensor y = ops::SoftmaxForward(x, log);
+  if (NeedsGrad({x})) Attach(y, std::make_shared<SoftmaxNode>(y, log), {x});
+  return y;
+}
 
 // The elements of a random stream that mask an activation.
 struct DropoutMask {
@@ -109,11 +121,9 @@ Tensor SwiGlu(const Tensor& gate, const Tensor& up) {
   return y;
 }
 
-Tensor Softmax(const Tensor& x) {
-  Tensor y = ops::SoftmaxForward(x);
-  if (NeedsGrad({x})) Attach(y, std::make_shared<SoftmaxNode>(y), {x});
-  return y;
-}
+Tensor Softmax(const Tensor& x, int dim) { return SoftmaxOver(x, dim, false); }
+
+Tensor LogSoftmax(const Tensor& x, int dim) { return SoftmaxOver(x, dim, true); }
 
 Tensor Dropout(const Tensor& x, double p, Generator& generator, const ColumnWindow& columns,
                const SequencePart& tokens) {

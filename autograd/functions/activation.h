@@ -22,11 +22,14 @@ inline Tensor Gelu(const Tensor& x) { return Activate(Activation::kGelu, x); }
 inline Tensor GeluTanh(const Tensor& x) { return Activate(Activation::kGeluTanh, x); }
 inline Tensor Silu(const Tensor& x) { return Activate(Activation::kSilu, x); }
 inline Tensor Relu(const Tensor& x) { return Activate(Activation::kRelu, x); }
+inline Tensor Sigmoid(const Tensor& x) { return Activate(Activation::kSigmoid, x); }
+inline Tensor Tanh(const Tensor& x) { return Activate(Activation::kTanh, x); }
 
 // gate and up of one shape and dtype.
 Tensor SwiGlu(const Tensor& gate, const Tensor& up);
-// Over the last dim.
-Tensor Softmax(const Tensor& x);
+// Softmax over a dim, and its logarithm, which is exact where a probability is nearly 0.
+Tensor Softmax(const Tensor& x, int dim = -1);
+Tensor LogSoftmax(const Tensor& x, int dim = -1);
 // Says that the last dim, of n columns, is columns [first, first + n) of `total` (tensor
 // parallelism). total = 0: the last dim is whole.
 struct ColumnWindow {

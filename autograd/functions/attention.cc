@@ -2,6 +2,7 @@
 
 #include "apogee/autograd/functions/attention.h"
 
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
 
@@ -28,7 +29,10 @@ class AttentionNode : public Node {
  public:
   AttentionNode(const ops::Qkv& qkv, const ops::AttentionResult& forward,
                 const AttentionOptions& options)
-      : q_(qkv.q), k_(qkv.k), v_(qkv.v), out_(forward.out), lse_(forward.lse), options_(options) {}
+      : q_(qkv.q), k_(qkv.k), v_(qkv.v), out_(forward.out), lse_(forward.lse), options_(options) {
+    if (options.mask.defined()) mask_ = SavedTensor(options.mask);
+    options_.mask = Tensor();
+  }
   const char* name() const override { return "attention"; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
@@ -36,15 +40,18 @@ class AttentionNode : public Node {
     const ops::AttentionResult forward{out_.Take(context), lse_.Take(context)};
     const ops::Qkv result{Tensor::EmptyLike(qkv.q), Tensor::EmptyLike(qkv.k),
                           Tensor::EmptyLike(qkv.v)};
-    ops::AttentionBackward(qkv, forward, grads[0], options_, result);
-    return {result.q, result.k, result.v};
+    AttentionOptions options = options_;
+    if (mask_.defined()) options.mask = mask_.Take(context);
+    const Tensor dmask =
+        ops::AttentionBackward(qkv, forward, grads[0], options, result, /*wants_dmask=*/wants(3));
+    return {result.q, result.k, result.v, dmask};
   }
   void ReleaseSaved() override {
-    for (SavedTensor* saved : {&q_, &k_, &v_, &out_, &lse_}) saved->Reset();
+    for (SavedTensor* saved : {&q_, &k_, &v_, &out_, &lse_, &mask_}) saved->Reset();
   }
 
  private:
-  SavedTensor q_, k_, v_, out_, lse_;
+  SavedTensor q_, k_, v_, out_, lse_, mask_;
   AttentionOptions options_;
 };
 
@@ -111,8 +118,8 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const ops::Qkv qkv{q.Detach(), k.Detach(), v.Detach()};
   const ops::AttentionResult forward = ops::AttentionForward(qkv, options);
   Tensor out = forward.out;
-  if (NeedsGrad({q, k, v})) {
-    Attach(out, std::make_shared<AttentionNode>(qkv, forward, options), {q, k, v});
+  if (NeedsGrad({q, k, v, options.mask})) {
+    Attach(out, std::make_shared<AttentionNode>(qkv, forward, options), {q, k, v, options.mask});
   }
   return out;
 }
@@ -131,6 +138,11 @@ ops::Qkv UnpackQkv(const Tensor& qkv, int64_t num_heads) {
 
 Tensor PackedAttention(const Tensor& qkv, int64_t num_heads, const AttentionOptions& options) {
   CheckPacked(qkv, num_heads);
+  if (options.mask.defined()) {
+    const ops::Qkv parts = UnpackQkv(qkv, num_heads);
+    return View(Attention(parts.q, parts.k, parts.v, options),
+                {qkv.size(0), qkv.size(1), qkv.size(2) / 3});
+  }
   const Tensor packed = qkv.Detach().Contiguous();
   const ops::AttentionResult forward = ops::AttentionForward(Unpack(packed, num_heads), options);
   Tensor out = forward.out.View({packed.size(0), packed.size(1), packed.size(2) / 3});

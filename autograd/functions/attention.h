@@ -8,6 +8,9 @@
 //   Tensor out = autograd::PackedAttention(qkv, /*num_heads=*/6);
 //   // Llama: q [B, T, H, d], k and v [B, T, K, d]
 //   Tensor out = autograd::Attention(autograd::Rotary(q), autograd::Rotary(k), v);
+//   // With padding (u8 [B, 1, 1, S], 1 for a word), or a sliding window:
+//   Tensor out = autograd::Attention(q, k, v, {.causal = false, .mask = is_word});
+//   Tensor out = autograd::Attention(q, k, v, {.window = 1024});
 //
 // Shapes: B batch, T query tokens, S key tokens, H heads, K key/value heads, d head size, D = H d.
 // A mismatch of shapes or dtypes throws Error.
@@ -21,7 +24,8 @@ namespace apogee::autograd {
 using ops::AttentionOptions;
 using ops::RotaryOptions;
 
-// q [B, T, H, d], k and v [B, S, K, d] -> [B, T, H, d]. K divides H (grouped queries).
+// q [B, T, H, d], k and v [B, S, K, d] -> [B, T, H, d]. K divides H (grouped queries). A floating
+// options.mask gets a gradient, if it is in a graph.
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options = {});
 // qkv [B, T, 3 * D] -> [B, T, D]. The thirds of the last dim are q, k and v, of num_heads heads

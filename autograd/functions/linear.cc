@@ -2,6 +2,10 @@
 
 #include "apogee/autograd/functions/linear.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/tensor/ops/elementwise.h"
@@ -96,6 +100,19 @@ class MatMulNode : public Node {
   bool a_trans_, b_trans_;
 };
 
+Shape BatchOf(const Tensor& x) {
+  return Shape(x.shape().dims().first(static_cast<size_t>(std::max(0, x.rank() - 2))));
+}
+
+// x with the batch dims `batch`.
+Tensor WithBatch(const Tensor& x, const Shape& batch) {
+  if (BatchOf(x) == batch) return x;
+  std::vector<int64_t> sizes(batch.dims().begin(), batch.dims().end());
+  sizes.push_back(x.size(-2));
+  sizes.push_back(x.size(-1));
+  return Contiguous(Expand(x, Shape(sizes)));
+}
+
 }  // namespace
 
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -120,6 +137,10 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 }
 
 Tensor MatMul(const Tensor& a, const Tensor& b, bool a_trans, bool b_trans) {
+  if (a.rank() >= 2 && b.rank() > 2 && BatchOf(a) != BatchOf(b)) {
+    const Shape batch = ops::BroadcastShape("matmul", BatchOf(a), BatchOf(b));
+    return MatMul(WithBatch(a, batch), WithBatch(b, batch), a_trans, b_trans);
+  }
   Tensor c = ops::MatMul(a, b, {.a_trans = a_trans, .b_trans = b_trans});
   if (NeedsGrad({a, b})) {
     Attach(c,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Matrix products: the linear layer with fused bias and activation, and plain products.
+// Matrix products: the linear layer with fused bias and activation, plain products, and Einsum.
 //
 //   // x [B, T, in], w [in, out], b [out] -> h [B, T, out]
 //   Tensor h = autograd::Linear(
@@ -11,6 +11,8 @@
 #define APOGEE_AUTOGRAD_FUNCTIONS_LINEAR_H_
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "apogee/tensor/ops/kinds.h"
 #include "apogee/tensor/tensor.h"
@@ -36,9 +38,16 @@ struct LinearOptions {
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const LinearOptions& options = {});
 
-// op(a) op(b), where op transposes the last two dims if asked to: of two matrices, of two batches
-// of matrices with equal leading dims, or of a batch a and a matrix b (see ops::MatMul).
+// op(a) op(b), where op transposes the last two dims if asked to. The dims before these are batch
+// dims, and are broadcast (ops::BroadcastShape). With a matrix b, a's batch is one long matrix,
+// which is fastest; then a cannot be transposed.
 Tensor MatMul(const Tensor& a, const Tensor& b, bool a_trans = false, bool b_trans = false);
+
+// Sums of products over named dims, as in NumPy: "bqhd,bkhd->bhqk", "i,j->ij". A letter names a
+// dim; equal letters have equal sizes, and letters that the result lacks are summed over. Two
+// operands are one batched matrix product; more are taken from left to right. Throws Error for an
+// equation that does not fit, for a letter twice in one operand, and for "...".
+Tensor Einsum(const std::string& equation, const std::vector<Tensor>& operands);
 
 }  // namespace apogee::autograd
 

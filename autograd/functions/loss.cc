@@ -15,19 +15,21 @@ namespace {
 class CrossEntropyNode : public Node {
  public:
   CrossEntropyNode(const Tensor& logits, const Tensor& targets,
-                   const ops::CrossEntropyResult& forward, int64_t ignore_index)
+                   const ops::CrossEntropyResult& forward, int64_t ignore_index,
+                   double label_smoothing)
       : logits_(logits),
         targets_(targets),
         lse_(forward.lse),
         num_targets_(forward.num_targets),
-        ignore_index_(ignore_index) {}
+        ignore_index_(ignore_index),
+        label_smoothing_(label_smoothing) {}
   const char* name() const override { return "cross_entropy"; }
   int64_t num_targets() const { return num_targets_; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
     const Tensor targets = targets_.Take(context), lse = lse_.Take(context);
     return {ops::CrossEntropyBackward(logits_.Take(context), targets, lse, ignore_index_, grads[0],
-                                      num_targets_)};
+                                      num_targets_, label_smoothing_)};
   }
   void ReleaseSaved() override {
     for (SavedTensor* saved : {&logits_, &targets_, &lse_}) saved->Reset();
@@ -36,18 +38,23 @@ class CrossEntropyNode : public Node {
  private:
   SavedTensor logits_, targets_, lse_;
   int64_t num_targets_, ignore_index_;
+  double label_smoothing_;
 };
 
 }  // namespace
 
-Tensor CrossEntropy(const Tensor& logits_in, const Tensor& targets_in, int64_t ignore_index) {
+Tensor CrossEntropy(const Tensor& logits_in, const Tensor& targets_in, int64_t ignore_index,
+                    double label_smoothing) {
   const Tensor logits = logits_in.Detach().Contiguous();
   const Tensor targets = targets_in.Detach().Contiguous();
-  const ops::CrossEntropyResult forward = ops::CrossEntropyForward(logits, targets, ignore_index);
+  const ops::CrossEntropyResult forward =
+      ops::CrossEntropyForward(logits, targets, ignore_index, label_smoothing);
   Tensor loss = forward.loss;
   if (NeedsGrad({logits_in})) {
-    Attach(loss, std::make_shared<CrossEntropyNode>(logits, targets, forward, ignore_index),
-           {logits_in});
+    Attach(
+        loss,
+        std::make_shared<CrossEntropyNode>(logits, targets, forward, ignore_index, label_smoothing),
+        {logits_in});
   }
   return loss;
 }

@@ -2,6 +2,8 @@
 
 #include "apogee/core/text/text.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -55,6 +57,10 @@ std::string JoinTexts(const std::vector<std::string>& texts, const char* separat
   std::string all;
   for (size_t i = 0; i < texts.size(); ++i) all += (i > 0 ? separator : "") + texts[i];
   return all;
+}
+
+bool GlobMatches(const std::string& pattern, const std::string& text) {
+  return fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
 }
 
 std::string FormatBytes(int64_t bytes) {

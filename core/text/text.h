@@ -26,6 +26,9 @@ std::string UnknownName(const std::string& what, const std::string& name,
 // For example "lr is -1, must be at least 0; eps is 0, must be above 0".
 std::string JoinTexts(const std::vector<std::string>& texts, const char* separator = "; ");
 
+// Whether the whole text matches a shell pattern: * is any text, ? a character, [abc] one of them.
+bool GlobMatches(const std::string& pattern, const std::string& text);
+
 // For example "1.5 GiB", "12.0 MiB", "512 B".
 std::string FormatBytes(int64_t bytes);
 // For example "1,335".

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "apogee/core/status.h"
-#include "apogee/nn/models/token_ids.h"
+#include "apogee/nn/configured.h"
 
 namespace apogee::nn {
 

@@ -15,7 +15,6 @@
 #include "apogee/nn/chain.h"
 #include "apogee/nn/configured.h"
 #include "apogee/nn/layers.h"
-#include "apogee/nn/models/token_ids.h"
 
 namespace apogee::nn {
 

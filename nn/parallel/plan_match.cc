@@ -2,8 +2,6 @@
 
 #include "apogee/nn/parallel/plan_match.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <set>
 
@@ -15,10 +13,6 @@ namespace {
 
 using enum ParallelStyle;
 using internal::Concat;
-
-bool Matches(const std::string& pattern, const std::string& name) {
-  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-}
 
 // "a, b, c and 12 more": helps the reader to find the name that was meant.
 std::string SomeOf(const std::vector<std::string>& names) {
@@ -99,7 +93,7 @@ void PlanMatch::MatchModules(Module& model, const PlanRule& rule) {
     const bool layer = dynamic_cast<const Linear*>(module) != nullptr ||
                        dynamic_cast<const Embedding*>(module) != nullptr;
     if (layer) names.push_back(name);
-    if (name.empty() || !Matches(rule.pattern, name)) continue;
+    if (name.empty() || !GlobMatches(rule.pattern, name)) continue;
     any = true;
     Add(name, *module, rule);
   }
@@ -111,7 +105,7 @@ void PlanMatch::MatchParameters(Module& model, const PlanRule& rule) {
   std::vector<std::string> names;
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     names.push_back(parameter->name());
-    if (!Matches(rule.pattern, parameter->name())) continue;
+    if (!GlobMatches(rule.pattern, parameter->name())) continue;
     any = true;
     Cut(parameter, {.dim = rule.dim, .sections = rule.sections, .pad = rule.pad}, rule);
   }

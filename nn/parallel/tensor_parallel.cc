@@ -216,7 +216,7 @@ TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss)
                  " words, nor, as the model returns them in training, the ", part,
                  " words of this rank");
     return VocabParallelCrossEntropy(logits, targets, PartOf(words, group), group,
-                                     loss.ignore_index);
+                                     loss.ignore_index, loss.label_smoothing);
   };
 }
 

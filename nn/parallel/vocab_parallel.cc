@@ -22,20 +22,21 @@ class VocabParallelCrossEntropyNode : public autograd::Node {
  public:
   VocabParallelCrossEntropyNode(const Tensor& logits, const Tensor& targets,
                                 const ops::CrossEntropyResult& forward, const ops::VocabPart& part,
-                                int64_t ignore_index)
+                                int64_t ignore_index, double label_smoothing)
       : logits_(logits),
         targets_(targets),
         lse_(forward.lse),
         num_targets_(forward.num_targets),
         part_(part),
-        ignore_index_(ignore_index) {}
+        ignore_index_(ignore_index),
+        label_smoothing_(label_smoothing) {}
   const char* name() const override { return "vocab_parallel_cross_entropy"; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads,
                                const autograd::BackwardContext& context) override {
     const Tensor targets = targets_.Take(context), lse = lse_.Take(context);
     return {ops::CrossEntropyPartBackward(logits_.Take(context), targets, lse, part_, ignore_index_,
-                                          grads[0], num_targets_)};
+                                          grads[0], num_targets_, label_smoothing_)};
   }
   void ReleaseSaved() override {
     for (SavedTensor* saved : {&logits_, &targets_, &lse_}) saved->Reset();
@@ -46,6 +47,7 @@ class VocabParallelCrossEntropyNode : public autograd::Node {
   int64_t num_targets_;
   ops::VocabPart part_;
   int64_t ignore_index_;
+  double label_smoothing_;
 };
 
 }  // namespace
@@ -63,11 +65,11 @@ Tensor VocabParallelEmbeddingOfTokens(const Tensor& ids, const Tensor& table,
 
 Tensor VocabParallelCrossEntropy(const Tensor& logits_in, const Tensor& targets_in,
                                  const ops::VocabPart& part, const comm::GroupPtr& group,
-                                 int64_t ignore_index) {
+                                 int64_t ignore_index, double label_smoothing) {
   const Tensor logits = logits_in.Detach().Contiguous();
   const Tensor targets = targets_in.Detach().Contiguous();
   const ops::CrossEntropyPart local =
-      ops::CrossEntropyPartForward(logits, targets, part, ignore_index);
+      ops::CrossEntropyPartForward(logits, targets, part, ignore_index, label_smoothing);
   const Tensor max = local.lse.Clone();
   if (group != nullptr) group->AllReduce(max, comm::ReduceOp::kMax);
   ops::CrossEntropyPartSums(local, max);
@@ -76,10 +78,10 @@ Tensor VocabParallelCrossEntropy(const Tensor& logits_in, const Tensor& targets_
       ops::CrossEntropyPartJoin(local, max, targets, ignore_index);
   Tensor loss = whole.loss;
   if (autograd::NeedsGrad({logits_in})) {
-    autograd::Attach(
-        loss,
-        std::make_shared<VocabParallelCrossEntropyNode>(logits, targets, whole, part, ignore_index),
-        {logits_in});
+    autograd::Attach(loss,
+                     std::make_shared<VocabParallelCrossEntropyNode>(logits, targets, whole, part,
+                                                                     ignore_index, label_smoothing),
+                     {logits_in});
   }
   return loss;
 }

@@ -38,7 +38,7 @@ Tensor VocabParallelEmbeddingOfTokens(const Tensor& ids, const Tensor& table,
 // the gradient over the logits if nothing else owns their memory; padding columns get zeros.
 Tensor VocabParallelCrossEntropy(const Tensor& logits, const Tensor& targets,
                                  const ops::VocabPart& part, const comm::GroupPtr& group,
-                                 int64_t ignore_index = -100);
+                                 int64_t ignore_index = -100, double label_smoothing = 0);
 
 }  // namespace apogee::nn::parallel
 

@@ -35,16 +35,30 @@ ComputeType<T> LogSumExp(const T* x, int64_t cols) {
   return max + std::log(sum);
 }
 
-// `target` is a column, or a number outside of the columns if another part holds the target.
+// The share that these columns have in the logits' mean by the target's probabilities. `target` is a
+// column, or a number outside of the columns if another part holds the target.
+template <typename T>
+ComputeType<T> TargetLogit(const T* logits, int64_t target, int64_t cols,
+                           const LabelSmoothing& labels) {
+  using C = ComputeType<T>;
+  const C at_target = target >= 0 && target < cols ? Load(logits[target]) : C(0);
+  if (labels.smoothing == 0) return at_target;
+  const C sum = SumOver<C>(cols, [=](int64_t i) { return Load(logits[i]); });
+  return C(labels.OfTarget()) * at_target + C(labels.OfEach()) * sum;
+}
+
 template <typename T>
 void BackwardRow(const T* logits, int64_t target, ComputeType<T> lse, ComputeType<T> grad_scale,
-                 T* dlogits, int64_t cols) {
+                 const LabelSmoothing& labels, T* dlogits, int64_t cols) {
   const bool held = target >= 0 && target < cols;
   // Computed before the loop, which may overwrite the logits.
-  const ComputeType<T> at_target = held ? FastExp(Load(logits[target]) - lse) - 1 : 0;
+  using C = ComputeType<T>;
+  const C each = C(labels.OfEach());
+  const C at_target =
+      held ? FastExp(Load(logits[target]) - lse) - each - C(labels.OfTarget()) : C(0);
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i)
-    dlogits[i] = Cast<T>(FastExp(Load(logits[i]) - lse) * grad_scale);
+    dlogits[i] = Cast<T>((FastExp(Load(logits[i]) - lse) - each) * grad_scale);
   if (held) dlogits[target] = Cast<T>(at_target * grad_scale);
 }
 
@@ -61,7 +75,8 @@ void cross_entropy_forward(const DeviceContext& context, const CrossEntropyForwa
         const T* row = logits + r * args.cols;
         const int64_t target = args.targets[r];
         lse[r] = LogSumExp(row, args.cols);
-        loss[r] = target == args.ignore_index ? C(0) : lse[r] - Load(row[target]);
+        const bool ignored = target == args.ignore_index;
+        loss[r] = ignored ? C(0) : lse[r] - TargetLogit(row, target, args.cols, args.labels);
       }
     });
   });
@@ -82,7 +97,8 @@ void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBack
         if (target == args.ignore_index) {
           std::fill(to, to + stride, T(C(0)));
         } else {
-          BackwardRow(logits + r * stride, target - args.first, lse[r], grad_scale, to, args.cols);
+          BackwardRow(logits + r * stride, target - args.first, lse[r], grad_scale, args.labels, to,
+                      args.cols);
           std::fill(to + args.cols, to + stride, T(C(0)));
         }
       }
@@ -100,9 +116,8 @@ void cross_entropy_part_forward(const DeviceContext& context,
     ForRows(context, args.rows, args.cols, [=, &args](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const T* row = logits + r * (args.cols + args.padding);
-        const int64_t target = args.targets[r] - args.first;
         lse[r] = LogSumExp(row, args.cols);
-        target_logits[r] = target >= 0 && target < args.cols ? Load(row[target]) : C(0);
+        target_logits[r] = TargetLogit(row, args.targets[r] - args.first, args.cols, args.labels);
       }
     });
   });

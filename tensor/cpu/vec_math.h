@@ -13,6 +13,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace apogee::cpu {
 
@@ -98,6 +99,26 @@ inline float FastLog(float x) {
   return static_cast<float>(exponent) * 0.693147182f + p;
 }
 inline double FastLog(double x) { return std::log(x); }
+
+// As FastLog, for every x: subnormals are scaled by 2^23; -inf for 0, NaN below.
+inline float FastLogOfAny(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  const float y = FastLog(tiny ? x * 8388608.0f : x) - (tiny ? 15.9423852f : 0.0f);
+  const float finite = x > 3.40282347e+38f || x != x ? x : y;  // an infinity or NaN is kept
+  const float positive = x < 0 ? std::numeric_limits<float>::quiet_NaN() : finite;
+  return x == 0 ? -std::numeric_limits<float>::infinity() : positive;
+}
+inline double FastLogOfAny(double x) { return std::log(x); }
+
+// log(1 + x) = log(u) + (x - (u - 1)) / u for u = 1 + x rounded: the second term corrects the
+// rounding.
+inline float FastLog1p(float x) {
+  const float u = 1.0f + x;
+  const float rest = (x - (u - 1.0f)) / u;
+  const float log = FastLogOfAny(u);
+  return log > -std::numeric_limits<float>::infinity() && x <= 3.40282347e+38f ? log + rest : log;
+}
+inline double FastLog1p(double x) { return std::log1p(x); }
 
 // The sine and cosine of `turns` full turns. The reduction to an eighth of a turn is exact, so
 // large angles keep the precision of the double.

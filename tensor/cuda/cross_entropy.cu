@@ -23,6 +23,7 @@ struct ForwardRows {
   ComputeType<T>* out;
   int64_t rows, cols, stride, first, ignore_index;
   bool loss;
+  ComputeType<T> of_each, of_target;  // probabilities (LabelSmoothing)
 };
 
 template <typename T, int kWidth, int kTeam>
@@ -34,10 +35,19 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(ForwardRows<T> args
     const RowPart<T, kWidth, kTeam> part(row, args.cols);
     part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t) { sum.Add(v); });
     sum.template OverTeam<kTeam>();
+    C share = 0;  // of all classes in the logits' mean
+    if (args.of_each != 0) {
+      part.ForEach([&]<int n>(const Vector<T, n>& v, int64_t) {
+#pragma unroll
+        for (int j = 0; j < n; ++j) share += Load(v.at + j);
+      });
+      share = args.of_each * TeamReduce<kTeam>(share, Sum());
+    }
     if (TeamLane<kTeam>() != 0) continue;
     const C lse = sum.max + std::log(sum.sum);
     const int64_t target = args.targets[r], column = target - args.first;
-    const C at_target = column >= 0 && column < args.cols ? Load(row + column) : C(0);
+    const bool held = column >= 0 && column < args.cols;
+    const C at_target = (held ? args.of_target * Load(row + column) : C(0)) + share;
     args.lse[r] = lse;
     args.out[r] = !args.loss ? at_target : target == args.ignore_index ? C(0) : lse - at_target;
   }
@@ -60,6 +70,7 @@ struct BackwardRows {
   int64_t rows, cols, stride, first, ignore_index;
   double num_targets;
   DeviceScalar grad;
+  ComputeType<T> of_each, of_target;
 };
 
 template <typename T, int kWidth, int kTeam>
@@ -76,8 +87,8 @@ __global__ void __launch_bounds__(kRowThreads) BackwardKernel(BackwardRows<T> ar
       Vector<T, n> out;
 #pragma unroll
       for (int j = 0; j < n; ++j) {
-        const C onehot = i + j == column ? C(1) : C(0);
-        const C gradient = (Exp<T>(Load(v.at + j) - lse) - onehot) * grad_scale;
+        const C onehot = i + j == column ? args.of_target : C(0);
+        const C gradient = (Exp<T>(Load(v.at + j) - lse) - args.of_each - onehot) * grad_scale;
         out.at[j] = Cast<T>(ignored || i + j >= args.cols ? C(0) : gradient);
       }
       StoreVector(to + i, out);
@@ -107,7 +118,9 @@ void cross_entropy_forward(const DeviceContext& context, const CrossEntropyForwa
                                      .stride = args.cols,
                                      .first = 0,
                                      .ignore_index = args.ignore_index,
-                                     .loss = true});
+                                     .loss = true,
+                                     .of_each = static_cast<C>(args.labels.OfEach()),
+                                     .of_target = static_cast<C>(args.labels.OfTarget())});
   });
 }
 
@@ -125,7 +138,9 @@ void cross_entropy_part_forward(const DeviceContext& context,
                                      .stride = args.cols + args.padding,
                                      .first = args.first,
                                      .ignore_index = 0,
-                                     .loss = false});
+                                     .loss = false,
+                                     .of_each = static_cast<C>(args.labels.OfEach()),
+                                     .of_target = static_cast<C>(args.labels.OfTarget())});
   });
 }
 
@@ -143,7 +158,9 @@ void cross_entropy_backward(const DeviceContext& context, const CrossEntropyBack
                                       .first = args.first,
                                       .ignore_index = args.ignore_index,
                                       .num_targets = args.num_targets,
-                                      .grad = args.grad});
+                                      .grad = args.grad,
+                                      .of_each = static_cast<C>(args.labels.OfEach()),
+                                      .of_target = static_cast<C>(args.labels.OfTarget())});
   });
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// fill, binary and scale_add: loops bound by memory, in vectors.
+// fill and scale_add: loops bound by memory, in vectors.
 #include "apogee/tensor/cuda/device/device.cuh"
-#include "apogee/tensor/cuda/device/divisor.cuh"
 #include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tensor/cuda/device/vector_loop.cuh"
 #include "apogee/tensor/cuda/kernels.h"
@@ -30,65 +29,6 @@ void Fill(const DeviceContext& context, const FillArgs& args) {
   MapVectors(context, args.n, static_cast<T*>(args.y), [=] __device__() { return value; });
 }
 
-template <BinaryOp kOp, typename C>
-__device__ __forceinline__ C Apply(C a, C b) {
-  if constexpr (kOp == BinaryOp::kAdd) return a + b;
-  if constexpr (kOp == BinaryOp::kSub) return a - b;
-  if constexpr (kOp == BinaryOp::kMul) return a * b;
-  if constexpr (kOp == BinaryOp::kDiv) return a / b;
-}
-
-// For a b that is repeated over a. Uses vectors if each lies within one repetition.
-template <typename T, BinaryOp kOp>
-void BinaryRepeated(const DeviceContext& context, const BinaryArgs& args) {
-  const T* a = static_cast<const T*>(args.a);
-  const T* b = static_cast<const T*>(args.b);
-  T* out = static_cast<T*>(args.out);
-  const WideDivisor period(args.b_period, args.n);
-  const bool vectors = IsAligned16(a, b, out) && args.b_period % kWidth<T> == 0;
-  ForEachVector<kWidth<T>>(context, args.n, vectors, [=] __device__(int64_t i, auto width) {
-    constexpr int kCount = decltype(width)::value;
-    Vector<T, kCount> values = ReadVector<kCount>(a + i);
-    const Vector<T, kCount> others = ReadVector<kCount>(b + period.Remainder(i));
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      values.at[k] = Cast<T>(Apply<kOp>(Load(values.at + k), Load(others.at + k)));
-    }
-    WriteVector(out + i, values);
-  });
-}
-
-template <typename T, BinaryOp kOp>
-void Binary(const DeviceContext& context, const BinaryArgs& args) {
-  using C = ComputeType<T>;
-  const T* a = static_cast<const T*>(args.a);
-  const T* b = static_cast<const T*>(args.b);
-  T* out = static_cast<T*>(args.out);
-  if (args.b_period == args.n) {
-    MapVectors(
-        context, args.n, out, [=] __device__(C x, C y) { return Apply<kOp>(x, y); }, a, b);
-  } else if (args.b_period == 1) {
-    MapVectors(
-        context, args.n, out, [=] __device__(C x) { return Apply<kOp>(x, Load(b)); }, a);
-  } else {
-    BinaryRepeated<T, kOp>(context, args);
-  }
-}
-
-template <typename T>
-void BinaryOf(const DeviceContext& context, const BinaryArgs& args) {
-  switch (args.op) {
-    case BinaryOp::kAdd:
-      return Binary<T, BinaryOp::kAdd>(context, args);
-    case BinaryOp::kSub:
-      return Binary<T, BinaryOp::kSub>(context, args);
-    case BinaryOp::kMul:
-      return Binary<T, BinaryOp::kMul>(context, args);
-    case BinaryOp::kDiv:
-      return Binary<T, BinaryOp::kDiv>(context, args);
-  }
-}
-
 template <typename X, typename Y>
 void ScaleAdd(const DeviceContext& context, const ScaleAddArgs& args) {
   using C =
@@ -113,10 +53,6 @@ void ScaleAdd(const DeviceContext& context, const ScaleAddArgs& args) {
 
 void fill(const DeviceContext& context, const FillArgs& args) {
   DispatchAny(args.dtype, "fill", [&]<typename T>() { Fill<T>(context, args); });
-}
-
-void binary(const DeviceContext& context, const BinaryArgs& args) {
-  DispatchFloat(args.dtype, "binary", [&]<typename T>() { BinaryOf<T>(context, args); });
 }
 
 void scale_add(const DeviceContext& context, const ScaleAddArgs& args) {

@@ -2,7 +2,7 @@
 
 // The arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements),
 // never a Tensor. The checked functions of tensor/ops fill them in; the backends' kernels take
-// them. Those of attention are in attention_args.h.
+// them. Others are in attention_args.h, elementwise_args.h and reduce_args.h.
 //
 //   context.kernels().fill(context, {.dtype = DType::kF32, .y = y, .n = n, .value = 1.0});
 //
@@ -63,16 +63,6 @@ struct CopyArgs {
   Shape shape;
   int64_t x_strides[Shape::kMaxRank];
   int64_t y_strides[Shape::kMaxRank];
-};
-
-// out[i] = a[i] op b[i % b_period]; b_period divides n. out may be a.
-struct BinaryArgs {
-  BinaryOp op;
-  DType dtype;
-  const void* a;
-  const void* b;
-  void* out;
-  int64_t n, b_period;
 };
 
 // y = alpha * x + beta * y. beta == 0 overwrites y, even a NaN in it. y may be x.
@@ -162,20 +152,23 @@ struct SumArgs {
   bool accumulate;
 };
 
-// Over rows of `cols` elements: y = exp(x - max(x)) / sum(exp(x - max(x))).
+// Over rows of `cols` elements: y = exp(x - max(x)) / sum(exp(x - max(x))), or its logarithm if
+// `log`.
 struct SoftmaxForwardArgs {
   DType dtype;
   const void* x;
   void* y;
   int64_t rows, cols;
+  bool log = false;
 };
-// dx = y * (dy - sum(dy * y)), the sum over a row.
+// dx = y * (dy - sum(dy * y)), or dy - exp(y) * sum(dy) if `log`, the sum over a row.
 struct SoftmaxBackwardArgs {
   DType dtype;
   const void* y;
   const void* dy;
   void* dx;
   int64_t rows, cols;
+  bool log = false;
 };
 
 // Per row:
@@ -278,10 +271,20 @@ struct MatMulActivationArgs {
   void* y;
 };
 
+// A target of the cross entropy as probabilities of classes: `smoothing` is shared by all `classes`,
+// and the target has the rest.
+struct LabelSmoothing {
+  double smoothing = 0;
+  int64_t classes = 1;
+  double OfEach() const { return smoothing / static_cast<double>(classes); }
+  double OfTarget() const { return 1 - smoothing; }
+};
+
 // Fused softmax and cross entropy. Per row:
 //   lse  = log(sum(exp(logits)))
 //   loss = lse - logits[target], or 0 if target == ignore_index
-// lse and loss are f32 (f64 for f64).
+// lse and loss are f32 (f64 for f64). With label smoothing, the logits' mean by the target's
+// probabilities stands in place of the target's logit.
 struct CrossEntropyForwardArgs {
   DType dtype;
   const void* logits;
@@ -290,9 +293,11 @@ struct CrossEntropyForwardArgs {
   void* lse;
   void* loss;
   int64_t rows, cols;
+  LabelSmoothing labels = {};
 };
 // Per row:
 //   dlogits = (exp(logits - lse) - onehot(target)) * (grad / num_targets), 0 in ignored rows
+// With label smoothing, the target's probabilities stand in place of the one-hot.
 // dlogits may be logits. For a part of the logits: it holds the columns from `first` on, and each
 // row ends with `padding` more elements, whose dlogits are 0. The one-hot of a target outside
 // [first, first + cols) is in another part.
@@ -307,13 +312,15 @@ struct CrossEntropyBackwardArgs {
   double num_targets;
   int64_t first = 0, padding = 0;
   DeviceScalar grad = {};
+  LabelSmoothing labels = {};
 };
 // The cross entropy of logits whose columns are split into parts: three kernels, with a reduction
 // over the parts after the first (max of lse) and after the second (sums and target_logits).
 //
 // The first: for the columns of one part, as above,
 //   lse           = log(sum(exp(logits))), -inf if there are no columns
-//   target_logits = logits[target - first], 0 for a target in another part
+//   target_logits = logits[target - first], 0 for a target in another part; with label smoothing,
+//                   the part's share of the logits' mean by the target's probabilities
 // Both are f32 (f64 for f64).
 struct CrossEntropyPartForwardArgs {
   DType dtype;
@@ -322,6 +329,7 @@ struct CrossEntropyPartForwardArgs {
   void* lse;
   void* target_logits;
   int64_t rows, cols, first, padding;
+  LabelSmoothing labels = {};
 };
 // The second: sums = exp(lse - max), where max is the largest lse of all parts; 0 if max is -inf.
 // All have `dtype`.

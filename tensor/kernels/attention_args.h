@@ -18,11 +18,21 @@ struct AttentionOperand {
   int64_t batch_stride, token_stride, head_stride;
 };
 
+// A mask of the scores [batch, heads, q_tokens, kv_tokens], with strides of 0 along the dims over
+// which it is repeated. u8: a key of value 0 is not seen. A floating dtype, that of q: the numbers
+// are added to the scaled scores. Null: none.
+struct AttentionMask {
+  const void* data = nullptr;
+  DType dtype = DType::kU8;
+  int64_t strides[4] = {};
+};
+
 // Per head, without keeping the scores:
-//   out = softmax(scale * q k^T + causal mask) v
+//   out = softmax(scale * q k^T + mask) v
 // Query head h reads key/value head h / (heads / kv_heads). Causal: query i sees the keys
-// j <= i + kv_tokens - q_tokens. lse [batch, heads, q_tokens], f32 (f64 for f64), is the
-// log-sum-exp of the scaled scores; backward needs it. wide: out is f32 (f64 for f64).
+// j <= i + kv_tokens - q_tokens; of these, with a window above 0, the last `window` ones. A query
+// that sees no key gets zeros. lse [batch, heads, q_tokens], f32 (f64 for f64), is the log-sum-exp
+// of the masked scores; backward needs it. wide: out is f32 (f64 for f64).
 struct AttentionForwardArgs {
   DType dtype;
   AttentionOperand q, k, v, out;
@@ -31,9 +41,12 @@ struct AttentionForwardArgs {
   double scale;
   bool causal;
   bool wide = false;
+  int64_t window = 0;
+  AttentionMask mask = {};
 };
 // Overwrites dq, dk and dv, which may be interleaved in one packed buffer. wide: they are f32 (f64
-// for f64).
+// for f64). dmask [batch, heads, q_tokens, kv_tokens], of the mask's floating dtype, is the gradient
+// of the masked scores; it is zeroed before, and may be null.
 struct AttentionBackwardArgs {
   DType dtype;
   AttentionOperand q, k, v, out, dout, dq, dk, dv;
@@ -42,6 +55,9 @@ struct AttentionBackwardArgs {
   double scale;
   bool causal;
   bool wide = false;
+  int64_t window = 0;
+  AttentionMask mask = {};
+  void* dmask = nullptr;
 };
 // Joins attention over two sets of keys into attention over both. With
 //   l = log(exp(sum_lse) + exp(part_lse))

@@ -19,7 +19,8 @@ int64_t NumColumns(const Tensor& logits, const VocabPart& vocab) {
 }  // namespace
 
 CrossEntropyPart CrossEntropyPartForward(const Tensor& logits_in, const Tensor& targets_in,
-                                         const VocabPart& vocab, int64_t ignore_index) {
+                                         const VocabPart& vocab, int64_t ignore_index,
+                                         double label_smoothing) {
   const Tensor logits = Operand("cross_entropy_part", "logits", logits_in);
   const Tensor targets = Operand("cross_entropy_part", "targets", targets_in);
   const int64_t rows = Rows(logits);
@@ -39,7 +40,8 @@ CrossEntropyPart CrossEntropyPartForward(const Tensor& logits_in, const Tensor& 
                           .rows = rows,
                           .cols = cols,
                           .first = vocab.first,
-                          .padding = logits.size(-1) - cols});
+                          .padding = logits.size(-1) - cols,
+                          .labels = {label_smoothing, vocab.vocab_size}});
   return part;
 }
 
@@ -79,7 +81,7 @@ CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tens
 
 Tensor CrossEntropyPartBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
                                 const VocabPart& vocab, int64_t ignore_index, const Tensor& grad,
-                                int64_t num_targets) {
+                                int64_t num_targets, double label_smoothing) {
   const Tensor dlogits = logits.is_sole_owner() ? logits : Tensor::EmptyLike(logits);
   const int64_t cols = NumColumns(logits, vocab);
   logits.context()->kernels().cross_entropy_backward(
@@ -94,7 +96,8 @@ Tensor CrossEntropyPartBackward(Tensor logits, const Tensor& targets, const Tens
                           .num_targets = static_cast<double>(num_targets),
                           .first = vocab.first,
                           .padding = logits.size(-1) - cols,
-                          .grad = ScalarOperand("cross_entropy", grad)});
+                          .grad = ScalarOperand("cross_entropy", grad),
+                          .labels = {label_smoothing, vocab.vocab_size}});
   return dlogits;
 }
 

@@ -29,7 +29,8 @@ struct CrossEntropyPart {
 
 // Throws Error for a target outside the vocabulary. Every rank has the same targets, so all throw.
 CrossEntropyPart CrossEntropyPartForward(const Tensor& logits, const Tensor& targets,
-                                         const VocabPart& vocab, int64_t ignore_index);
+                                         const VocabPart& vocab, int64_t ignore_index,
+                                         double label_smoothing = 0);
 // `max` [rows]: the largest lse of all parts.
 void CrossEntropyPartSums(const CrossEntropyPart& part, const Tensor& max);
 // Needs part.packed summed over the parts. Returns the loss, and the log-sum-exp of the whole rows.
@@ -40,7 +41,7 @@ CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tens
 // whole rows. Overwrites the logits if nothing else owns them.
 Tensor CrossEntropyPartBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
                                 const VocabPart& vocab, int64_t ignore_index, const Tensor& grad,
-                                int64_t num_targets);
+                                int64_t num_targets, double label_smoothing = 0);
 
 }  // namespace apogee::ops
 

@@ -2,29 +2,106 @@
 
 #include "apogee/tensor/ops/elementwise.h"
 
+#include <algorithm>
+
 #include "apogee/tensor/kernel_table.h"
+#include "apogee/tensor/kernels/unary_functions.h"
 #include "apogee/tensor/ops/check.h"
 
 namespace apogee::ops {
 
+namespace {
+
+const char* NameOf(BinaryOp op) {
+  constexpr const char* kNames[] = {"add",     "sub",  "mul",        "div",  "maximum",
+                                    "minimum", "less", "less_equal", "equal"};
+  return kNames[static_cast<int>(op)];
+}
+
+}  // namespace
+
+Shape BroadcastShape(const char* op, const Shape& a, const Shape& b) {
+  Shape shape = a.rank() >= b.rank() ? a : b;
+  for (int i = 1; i <= std::min(a.rank(), b.rank()); ++i) {
+    const int64_t x = a[-i], y = b[-i];
+    APOGEE_CHECK(x == y || x == 1 || y == 1, op, ": shapes ", a, " and ", b,
+                 " do not broadcast: dim ", -i, " has ", x, " and ", y,
+                 ", which must be equal or 1");
+    shape.Set(-i, x == 1 ? y : x);
+  }
+  return shape;
+}
+
 Tensor Binary(BinaryOp op, const Tensor& a_in, const Tensor& b_in) {
-  const char* name = "binary";
+  const char* name = NameOf(op);
   const Tensor a = Operand(name, "a", a_in);
   const Tensor b = Operand(name, "b", b_in);
   CheckSameDType(name, a, b);
-  bool suffix = b.rank() <= a.rank();
-  for (int i = 1; suffix && i <= b.rank(); ++i) suffix = a.size(-i) == b.size(-i);
-  APOGEE_CHECK(suffix, "binary: shape ", b.shape(), " is not a suffix of ", a.shape());
-  Tensor out = Tensor::EmptyLike(a);
+  const Shape shape = BroadcastShape(name, a.shape(), b.shape());
+  Tensor out = Tensor::Empty(shape, IsComparison(op) ? DType::kU8 : a.dtype(), a.context());
   if (out.numel() == 0) return out;
-  a.context()->kernels().binary(*a.context(), {.op = op,
-                                               .dtype = a.dtype(),
-                                               .a = a.raw(),
-                                               .b = b.raw(),
-                                               .out = out.raw(),
-                                               .n = a.numel(),
-                                               .b_period = b.numel()});
+  a.context()->kernels().binary(*a.context(),
+                                {.op = op,
+                                 .dtype = a.dtype(),
+                                 .a = a.raw(),
+                                 .b = b.raw(),
+                                 .out = out.raw(),
+                                 .over = MakeBroadcast(shape, {a.shape(), b.shape()})});
   return out;
+}
+
+Tensor Where(const Tensor& mask_in, const Tensor& a_in, const Tensor& b_in) {
+  const Tensor mask = Operand("where", "the mask", mask_in);
+  const Tensor a = Operand("where", "a", a_in);
+  const Tensor b = Operand("where", "b", b_in);
+  APOGEE_CHECK(mask.dtype() == DType::kU8, "where: the mask must be u8 (1 or 0), got ",
+               DTypeName(mask.dtype()), "; see ops::Less and ops::Equal");
+  CheckSameDevice("where", mask, a);
+  CheckSameDType("where", a, b);
+  const Shape shape =
+      BroadcastShape("where", BroadcastShape("where", a.shape(), b.shape()), mask.shape());
+  Tensor out = Tensor::Empty(shape, a.dtype(), a.context());
+  if (out.numel() == 0) return out;
+  a.context()->kernels().where(
+      *a.context(), {.dtype = a.dtype(),
+                     .mask = mask.raw(),
+                     .a = a.raw(),
+                     .b = b.raw(),
+                     .out = out.raw(),
+                     .over = MakeBroadcast(shape, {mask.shape(), a.shape(), b.shape()})});
+  return out;
+}
+
+Tensor UnaryForward(UnaryOp op, const Tensor& x_in, double first, double second) {
+  const Tensor x = Operand("unary", "x", x_in);
+  Tensor y = Tensor::EmptyLike(x);
+  x.context()->kernels().unary_forward(*x.context(), {.op = op,
+                                                      .dtype = x.dtype(),
+                                                      .x = x.raw(),
+                                                      .y = y.raw(),
+                                                      .n = x.numel(),
+                                                      .first = first,
+                                                      .second = second});
+  return y;
+}
+
+bool SavesResult(UnaryOp op) { return unary::SavesResult(op); }
+
+Tensor UnaryBackward(UnaryOp op, const Tensor& saved_in, Tensor dy, double first, double second) {
+  const Tensor saved = Operand("unary backward", "saved", saved_in);
+  if (!dy.is_contiguous()) dy = dy.Contiguous();
+  CheckSameDType("unary backward", saved, dy);
+  CheckSameShape("unary backward", saved, dy);
+  const Tensor dx = dy.is_sole_owner() ? dy : Tensor::EmptyLike(dy);
+  saved.context()->kernels().unary_backward(*saved.context(), {.op = op,
+                                                               .dtype = saved.dtype(),
+                                                               .saved = saved.raw(),
+                                                               .dy = dy.raw(),
+                                                               .dx = dx.raw(),
+                                                               .n = saved.numel(),
+                                                               .first = first,
+                                                               .second = second});
+  return dx;
 }
 
 Tensor Scale(const Tensor& x, double factor) { return Scale(x, factor, x.dtype()); }
@@ -155,16 +232,19 @@ Tensor SumLeading(const Tensor& x_in, int inner_dims, DType dtype, double scale)
   return y;
 }
 
-Tensor SoftmaxForward(const Tensor& x_in) {
+Tensor SoftmaxForward(const Tensor& x_in, bool log) {
   const Tensor x = Operand("softmax", "x", x_in);
   Tensor y = Tensor::EmptyLike(x);
-  x.context()->kernels().softmax_forward(
-      *x.context(),
-      {.dtype = x.dtype(), .x = x.raw(), .y = y.raw(), .rows = Rows(x), .cols = x.size(-1)});
+  x.context()->kernels().softmax_forward(*x.context(), {.dtype = x.dtype(),
+                                                        .x = x.raw(),
+                                                        .y = y.raw(),
+                                                        .rows = Rows(x),
+                                                        .cols = x.size(-1),
+                                                        .log = log});
   return y;
 }
 
-Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy_in) {
+Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy_in, bool log) {
   const Tensor dy = Operand("softmax", "dy", dy_in);
   CheckSameDType("softmax backward", y, dy);
   CheckSameShape("softmax backward", y, dy);
@@ -174,7 +254,8 @@ Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy_in) {
                                                          .dy = dy.raw(),
                                                          .dx = dx.raw(),
                                                          .rows = Rows(y),
-                                                         .cols = y.size(-1)});
+                                                         .cols = y.size(-1),
+                                                         .log = log});
   return dx;
 }
 

@@ -4,6 +4,7 @@
 // are new contiguous tensors. No gradient is recorded here (see autograd/functions/arithmetic.h).
 //
 //   Tensor sum = ops::Add(x, bias);              // bias [d] is broadcast over x [.., d]
+//   Tensor mask = ops::Less(x, limit);           // u8: 1 or 0
 //   ops::Accumulate(grad, micro_grad);           // grad += micro_grad, in place
 //
 // A mismatch of shapes, dtypes or devices throws Error. On a GPU the work is queued.
@@ -16,12 +17,34 @@
 
 namespace apogee::ops {
 
-// a op b. b's shape is a's, or a suffix of it (broadcast over a's leading dims).
+// The shape to which the shapes broadcast: aligned at the last dim, sizes are equal or 1.
+Shape BroadcastShape(const char* op, const Shape& a, const Shape& b);
+
+// a op b, broadcast. A comparison takes operands of any dtype, and gives a mask: u8, 1 or 0.
 Tensor Binary(BinaryOp op, const Tensor& a, const Tensor& b);
 inline Tensor Add(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kAdd, a, b); }
 inline Tensor Sub(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kSub, a, b); }
 inline Tensor Mul(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kMul, a, b); }
 inline Tensor Div(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kDiv, a, b); }
+// NaN if an operand is NaN.
+inline Tensor Maximum(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kMax, a, b); }
+inline Tensor Minimum(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kMin, a, b); }
+inline Tensor Less(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kLess, a, b); }
+inline Tensor LessEqual(const Tensor& a, const Tensor& b) {
+  return Binary(BinaryOp::kLessEqual, a, b);
+}
+inline Tensor Equal(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kEqual, a, b); }
+
+// mask != 0 ? a : b, all broadcast. The mask is u8.
+Tensor Where(const Tensor& mask, const Tensor& a, const Tensor& b);
+
+// A function of each element, with the parameters that it has (UnaryOp).
+Tensor UnaryForward(UnaryOp op, const Tensor& x, double first = 0, double second = 0);
+// Whether UnaryBackward takes the result, in place of x.
+bool SavesResult(UnaryOp op);
+// dy * f'(x). Overwrites dy if nothing else owns it.
+Tensor UnaryBackward(UnaryOp op, const Tensor& saved, Tensor dy, double first = 0,
+                     double second = 0);
 
 // factor * x, rounded to `dtype` (default: x's).
 Tensor Scale(const Tensor& x, double factor);
@@ -53,9 +76,9 @@ Tensor Dropout(const Tensor& x, double p, PhiloxKey key, int64_t first_element,
 // With inner_dims = 0 it is the sum of all elements, a scalar.
 Tensor SumLeading(const Tensor& x, int inner_dims, DType dtype, double scale = 1.0);
 
-// Over the last dim.
-Tensor SoftmaxForward(const Tensor& x);
-Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy);
+// Over the last dim; its logarithm if `log`.
+Tensor SoftmaxForward(const Tensor& x, bool log = false);
+Tensor SoftmaxBackward(const Tensor& y, const Tensor& dy, bool log = false);
 
 }  // namespace apogee::ops
 

@@ -9,7 +9,17 @@
 
 namespace apogee {
 
-enum class BinaryOp { kAdd, kSub, kMul, kDiv };
+// kMax and kMin give NaN if an operand is NaN. The comparisons give a mask: u8, 1 or 0.
+enum class BinaryOp { kAdd, kSub, kMul, kDiv, kMax, kMin, kLess, kLessEqual, kEqual };
+constexpr bool IsComparison(BinaryOp op) { return op >= BinaryOp::kLess; }
+
+// kSoftplus  log(1 + exp(x))
+// kPower     x^first
+// kClamp     x limited to [first, second]; NaN stays NaN
+enum class UnaryOp { kExp, kLog, kLog1p, kSqrt, kRsqrt, kAbs, kSquare, kSoftplus, kPower, kClamp };
+
+enum class Extreme { kMax, kMin };
+enum class Statistic { kLogSumExp, kVariance };
 
 // kGelu      0.5 x (1 + erf(x / sqrt(2)))
 // kGeluTanh  0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as in GPT-2

@@ -9,6 +9,7 @@
 #include "apogee/tensor/ops/check.h"
 #include "apogee/tensor/ops/cross_entropy_part.h"
 #include "apogee/tensor/ops/elementwise.h"
+#include "apogee/tensor/ops/reduce.h"
 
 namespace apogee::ops {
 
@@ -99,6 +100,33 @@ double ScaleOf(const AttentionOptions& options, const Tensor& q) {
   return options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
 }
 
+// Checks the mask and the window.
+AttentionMask MaskOf(const AttentionOptions& options, const Tensor& q, const Tensor& k) {
+  APOGEE_CHECK(options.window >= 0 && (options.window == 0 || options.causal),
+               "attention: a window of ", options.window,
+               options.window < 0 ? " keys; use 0 for none" : " keys needs causal attention");
+  const Tensor& mask = options.mask;
+  if (!mask.defined()) return {};
+  mask.CheckOpen();
+  const Shape scores{q.size(0), q.size(2), q.size(1), k.size(1)};
+  bool fits = mask.rank() <= 4;
+  for (int i = 1; fits && i <= mask.rank(); ++i) {
+    fits = mask.size(-i) == 1 || mask.size(-i) == scores[-i];
+  }
+  APOGEE_CHECK(fits, "attention: the mask ", mask.shape(), " does not broadcast to ", scores,
+               ", [batch, heads, query tokens, key tokens]");
+  APOGEE_CHECK(mask.dtype() == DType::kU8 || mask.dtype() == q.dtype(),
+               "attention: the mask must be u8 (1: a key is seen) or, to be added to the scores, ",
+               DTypeName(q.dtype()), " as q; got ", DTypeName(mask.dtype()));
+  APOGEE_CHECK(ScaleOf(options, q) > 0, "attention: with a mask the scale must be above 0, got ",
+               options.scale);
+  CheckSameDevice("attention", q, mask);
+  const Tensor view = mask.Detach().Expand(scores);
+  return {.data = view.raw(),
+          .dtype = mask.dtype(),
+          .strides = {view.stride(0), view.stride(1), view.stride(2), view.stride(3)}};
+}
+
 }  // namespace
 
 AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options) {
@@ -134,18 +162,24 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
                                             .head_dim = q.size(3),
                                             .scale = ScaleOf(options, q),
                                             .causal = options.causal,
-                                            .wide = options.wide});
+                                            .wide = options.wide,
+                                            .window = options.window,
+                                            .mask = MaskOf(options, q, k)});
   return result;
 }
 
-void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout_in,
-                       const AttentionOptions& options, const Qkv& grads) {
+Tensor AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout_in,
+                         const AttentionOptions& options, const Qkv& grads, bool wants_dmask) {
   const Tensor &q = qkv.q, &k = qkv.k;
   const DType dtype = q.dtype();
   const DType grad_dtype = options.wide ? StatDType(dtype) : dtype;
   const Tensor dout = Operand("attention", "dout", dout_in);
   CheckSameDevice("attention", dout, q);
   CheckSameShape("attention backward", forward.out, dout);
+  Tensor dmask;
+  if (wants_dmask) {
+    dmask = Tensor::Zeros({q.size(0), q.size(2), q.size(1), k.size(1)}, dtype, q.context());
+  }
   q.context()->kernels().attention_backward(*q.context(),
                                             {.dtype = dtype,
                                              .q = AsOperand("q", q, dtype),
@@ -165,7 +199,11 @@ void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Ten
                                              .head_dim = q.size(3),
                                              .scale = ScaleOf(options, q),
                                              .causal = options.causal,
-                                             .wide = options.wide});
+                                             .wide = options.wide,
+                                             .window = options.window,
+                                             .mask = MaskOf(options, q, k),
+                                             .dmask = wants_dmask ? dmask.raw() : nullptr});
+  return wants_dmask ? SumTo(dmask, options.mask.shape()) : dmask;
 }
 
 void AttentionMerge(const AttentionResult& sum, const AttentionResult& part) {
@@ -229,7 +267,9 @@ Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, 
 }
 
 CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& targets_in,
-                                       int64_t ignore_index) {
+                                       int64_t ignore_index, double label_smoothing) {
+  APOGEE_CHECK(label_smoothing >= 0 && label_smoothing <= 1,
+               "cross_entropy: label_smoothing must be in [0, 1], got ", label_smoothing);
   const Tensor logits = Operand("cross_entropy", "logits", logits_in);
   const Tensor targets = Operand("cross_entropy", "targets", targets_in);
   const int64_t rows = Rows(logits);
@@ -248,7 +288,8 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
                                                      .lse = result.lse.raw(),
                                                      .loss = row_loss.raw(),
                                                      .rows = rows,
-                                                     .cols = logits.size(-1)});
+                                                     .cols = logits.size(-1),
+                                                     .labels = {label_smoothing, logits.size(-1)}});
   result.num_targets = CountOthers(host_targets, ignore_index);
   if (GraphRecorder* const recorder = targets.context()->recorder()) {
     recorder->RequireCount("cross_entropy", targets, ignore_index, result.num_targets);
@@ -258,10 +299,11 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
 }
 
 Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
-                            int64_t ignore_index, const Tensor& grad, int64_t num_targets) {
+                            int64_t ignore_index, const Tensor& grad, int64_t num_targets,
+                            double label_smoothing) {
   const VocabPart whole{.first = 0, .vocab_size = logits.size(-1)};
   return CrossEntropyPartBackward(std::move(logits), targets, lse, whole, ignore_index, grad,
-                                  num_targets);
+                                  num_targets, label_smoothing);
 }
 
 namespace {

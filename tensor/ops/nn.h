@@ -57,6 +57,13 @@ struct AttentionOptions {
   // The results (out; dq, dk and dv) are f32 (f64 for f64), not q's dtype: the caller adds several
   // of them and rounds the sum once.
   bool wide = false;
+  // Above 0: a query sees only the last `window` of the keys that it sees under `causal`, which
+  // must be true (a sliding window).
+  int64_t window = 0;
+  // Broadcasts to [B, H, T, S]. u8: a query sees the keys of value 1, not those of 0. Of q's dtype:
+  // added to the scaled scores (a bias); -inf hides a key. A query that sees no key gets zeros.
+  // Needs scale >= 0.
+  Tensor mask = {};
 };
 // out is [B, T, H, d] and contiguous. lse [B, H, T] is the log-sum-exp of the scaled scores.
 struct AttentionResult {
@@ -64,9 +71,11 @@ struct AttentionResult {
 };
 AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options);
 // Writes dq, dk and dv into `grads`, which may be views of one packed buffer. forward.out has q's
-// dtype, even if the gradients are wide.
-void AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout,
-                       const AttentionOptions& options, const Qkv& grads);
+// dtype, even if the gradients are wide. Returns the gradient of a floating mask if `wants_dmask`,
+// else an undefined tensor.
+Tensor AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const Tensor& dout,
+                         const AttentionOptions& options, const Qkv& grads,
+                         bool wants_dmask = false);
 // Joins attention over two sets of keys (ring attention). For the same queries, `sum` becomes the
 // attention over its own keys and those of `part`. Both outs are wide and may be slices over the
 // queries. A lse of -inf means that there were no keys.
@@ -93,15 +102,17 @@ struct CrossEntropyResult {
   Tensor lse;   // one per row
   int64_t num_targets;
 };
-// logits [.., V], targets i64 [..] in [0, V) or ignore_index.
+// logits [.., V], targets i64 [..] in [0, V) or ignore_index. With label smoothing in [0, 1], a
+// target stands for probabilities: smoothing / V for every class, and the rest for the target.
 CrossEntropyResult CrossEntropyForward(const Tensor& logits, const Tensor& targets,
-                                       int64_t ignore_index);
+                                       int64_t ignore_index, double label_smoothing = 0);
 // The gradient of the logits:
 //   dlogits = grad / num_targets * (softmax(logits) - onehot(targets))
 // `grad` is the gradient of the loss, a scalar that the device reads. Overwrites the logits if
 // nothing else owns them.
 Tensor CrossEntropyBackward(Tensor logits, const Tensor& targets, const Tensor& lse,
-                            int64_t ignore_index, const Tensor& grad, int64_t num_targets);
+                            int64_t ignore_index, const Tensor& grad, int64_t num_targets,
+                            double label_smoothing = 0);
 
 // Fill a contiguous tensor with elements of the random stream `key`, from first_element on. See
 // RandomArgs.

@@ -6,9 +6,13 @@
 #include <gtest/gtest.h>
 
 #include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/functions/loss.h"
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/autograd/recompute.h"
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/grad_check.h"
 
 namespace apogee::autograd {

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Every differentiable function against finite differences in f64.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
+#include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/attention.h"
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/functions/loss.h"
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/tests/support/grad_check.h"
+#include "apogee/tests/support/says.h"
 #include "apogee/tests/support/test_context.h"
 
 namespace apogee {
@@ -18,7 +22,9 @@ namespace functions_test {
 
 using testing::ExpectGradients;
 using testing::RandomTensor;
+using testing::Says;
 using Inputs = std::vector<Tensor>;
+using ::testing::HasSubstr;
 
 class FunctionsTest : public ::testing::Test {
  protected:
@@ -135,6 +141,74 @@ TEST_F(FunctionsTest, AttentionPackedAndGrouped) {
           return autograd::Attention(in[0], in[1], in[2], {.scale = 0.3, .causal = causal});
         });
   }
+}
+
+// Where differences say nothing: equal elements share the gradient, or the first gets it.
+TEST_F(FunctionsTest, GradientsOfTies) {
+  const auto gradients = [&](const auto& fn) {
+    autograd::Parameter x("x", Tensor::FromVector<double>({1, 2, 2}, {3}, context_));
+    autograd::Parameter y("y", Tensor::FromVector<double>({3, 2, 1}, {3}, context_));
+    autograd::Backward(autograd::Sum(fn(x.value(), y.value())));
+    return std::pair(x.grad().ToVector<double>(),
+                     y.has_grad() ? y.grad().ToVector<double>() : std::vector<double>());
+  };
+  using Vector = std::vector<double>;
+  EXPECT_EQ(gradients(autograd::Maximum), std::pair(Vector({0, 0.5, 1}), Vector({1, 0.5, 0})));
+  EXPECT_EQ(gradients(autograd::Minimum), std::pair(Vector({1, 0.5, 0}), Vector({0, 0.5, 1})));
+  EXPECT_EQ(gradients([](const Tensor& x, const Tensor&) { return autograd::Max(x, {0}); }).first,
+            Vector({0, 1, 0}));
+  EXPECT_EQ(gradients([](const Tensor& x, const Tensor&) {
+              return autograd::Abs(autograd::Sub(x, x));
+            }).first,
+            Vector({0, 0, 0}));
+}
+
+TEST_F(FunctionsTest, SlicesOfOneTensorAddUp) {
+  for (const int dim : {0, 1}) {
+    ExpectGradients({Random({4, 4}, "x")}, [dim](const Inputs& in) {
+      const Tensor x = autograd::Scale(in[0], 2);
+      // Overlapping slices, and another use of x.
+      const Tensor a = autograd::Slice(x, dim, 0, 3), b = autograd::Slice(x, dim, 1, 3);
+      const Tensor c = autograd::Slice(autograd::Mul(x, x), dim, 0, 3);
+      return autograd::Add(autograd::Mul(a, b), autograd::Add(c, autograd::Slice(x, dim, 0, 3)));
+    });
+  }
+}
+
+TEST_F(FunctionsTest, AttentionWithMasks) {
+  const Tensor q = Random({2, 5, 4, 6}, "q"), k = Random({2, 7, 2, 6}, "k");
+  const Tensor v = Random({2, 7, 2, 6}, "v");
+  const Tensor is_word = Tensor::FromVector<uint8_t>({1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1},
+                                                     {2, 1, 1, 7}, context_);
+  ExpectGradients({q, k, v}, [=](const Inputs& in) {
+    return autograd::Attention(in[0], in[1], in[2], {.causal = false, .mask = is_word});
+  });
+  ExpectGradients({q, k, v}, [=](const Inputs& in) {
+    return autograd::Attention(in[0], in[1], in[2], {.window = 3});
+  });
+  for (const Shape& shape : {Shape{2, 4, 5, 7}, Shape{4, 5, 7}, Shape{5, 7}, Shape{2, 1, 1, 7}}) {
+    ExpectGradients({q, k, v, Random(shape, "bias")}, [](const Inputs& in) {
+      return autograd::Attention(in[0], in[1], in[2], {.causal = false, .mask = in[3]});
+    });
+  }
+  ExpectGradients({Random({2, 5, 3 * 8}, "qkv"), Random({2, 5, 5}, "bias")}, [](const Inputs& in) {
+    return autograd::PackedAttention(in[0], 2, {.mask = in[1]});
+  });
+}
+
+TEST_F(FunctionsTest, MasksThatDoNotFit) {
+  const Tensor q = Random({2, 5, 4, 6}, "q"), k = Random({2, 7, 2, 6}, "k");
+  const auto attend = [&](const autograd::AttentionOptions& options) {
+    return [=] { autograd::Attention(q, k, k, options); };
+  };
+  EXPECT_THAT(attend({.mask = Random({2, 3, 5, 7}, "mask")}),
+              Says(HasSubstr("the mask [2, 3, 5, 7] does not broadcast to [2, 4, 5, 7]")));
+  EXPECT_THAT(attend({.mask = Tensor::Zeros({5, 7}, DType::kI64, context_)}),
+              Says(HasSubstr("the mask must be u8 (1: a key is seen) or")));
+  EXPECT_THAT(attend({.causal = false, .window = 3}), Says(HasSubstr("needs causal attention")));
+  EXPECT_THAT(attend({.window = -3}), Says(HasSubstr("a window of -3")));
+  EXPECT_THAT(attend({.scale = -1, .mask = Random({5, 7}, "mask")}),
+              Says(HasSubstr("the scale must be above 0")));
 }
 
 // Queries, keys and values lie side by side in a packed projection, in this order.

@@ -5,12 +5,15 @@
 
 #include <gtest/gtest.h>
 
+#include "apogee/autograd/engine.h"
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/mlp.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/momentum/lomo.h"
 #include "apogee/plugins/single_rank.h"
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/grad_check.h"
 
 namespace apogee {

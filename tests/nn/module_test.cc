@@ -14,6 +14,7 @@
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/nn/tiny_models.h"
 #include "apogee/tests/support/grad_check.h"
 #include "apogee/tests/support/message_of.h"

@@ -6,3 +6,5 @@ apogee_test(NAME nn_trace_modules_test SRCS nn/trace_modules_test.cc LAYERS nn
 apogee_test(ALONE NAME nn_hf_config_test SRCS nn/hf_config_test.cc LAYERS nn LIBS nlohmann_json::nlohmann_json)
 target_compile_definitions(nn_hf_config_test PRIVATE
                            APOGEE_HF_CONFIGS="${CMAKE_CURRENT_SOURCE_DIR}/nn/hf_configs")
+apogee_test(NAME nn_losses_test SRCS nn/losses_test.cc LAYERS nn DEVICES)
+apogee_test(NAME nn_sequential_test SRCS nn/sequential_test.cc LAYERS nn)

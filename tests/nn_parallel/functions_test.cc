@@ -3,6 +3,9 @@
 // Differentiable collectives on 1 to 4 ranks: values, gradients, traffic.
 #include "apogee/nn/parallel/functions.h"
 
+#include "apogee/autograd/engine.h"
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/grad_check.h"
 #include "apogee/tests/support/run_ranks.h"

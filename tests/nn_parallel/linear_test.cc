@@ -3,6 +3,8 @@
 // Column- and row-parallel linear layers against the whole layers on one rank.
 #include "apogee/nn/parallel/linear.h"
 
+#include "apogee/autograd/engine.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/nn/parallel/shard.h"
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/grad_check.h"

@@ -4,13 +4,17 @@
 // equal the one-rank functions.
 #include <gmock/gmock-matchers.h>
 
+#include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/attention.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/nn/attention.h"
 #include "apogee/nn/parallel/all_to_all_attention.h"
 #include "apogee/nn/parallel/ring_attention.h"
 #include "apogee/nn/parallel/sequence_functions.h"
 #include "apogee/nn/parallel/sequence_loss.h"
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/grad_check.h"
 #include "apogee/tests/support/run_ranks.h"

@@ -3,8 +3,10 @@
 // Embedding and cross entropy over a cut vocabulary against the whole ones on one rank.
 #include "apogee/nn/parallel/vocab_parallel.h"
 
+#include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/loss.h"
+#include "apogee/autograd/parameter.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/shard.h"
 #include "apogee/tests/support/buffer.h"
@@ -84,38 +86,39 @@ TEST_P(VocabParallelTest, Embedding) {
 }
 
 TEST_P(VocabParallelTest, CrossEntropy) {
-  RunRanks(size(), [&](comm::World& world) {
-    constexpr int64_t kRows = 17;
-    // Targets in every rank's part, and ignored ones.
-    std::vector<int64_t> values;
-    for (int64_t r = 0; r < kRows; ++r) values.push_back(r % 5 == 3 ? kIgnore : r * 7 % vocab());
-    const Tensor targets = Tensor::FromVector(values, {kRows}, world.context());
-    const Tensor logits = RandomTensor({kRows, vocab()}, "l", world.context(), 3, dtype());
-    // Padding that would win every maximum, and that must not be read as a target's either.
-    Parameter whole("l", logits), local("l", LocalLogits(logits, world, 1e4));
-    const Tensor want = autograd::CrossEntropy(whole.value(), targets, kIgnore);
-    const Tensor got = VocabParallelCrossEntropy(local.value(), targets, PartOf(vocab(), world),
-                                                 world.group(), kIgnore);
-    const Tensor scale = Tensor::Full({}, got.dtype(), 0.75, world.context());
-    autograd::Backward(want, {.grad = scale});
-    const comm::Traffic forward = world.group() ? world.group()->traffic() : comm::Traffic();
-    autograd::Backward(got, {.grad = scale});
+  for (const double smoothing : {0.0, 0.1})
+    RunRanks(size(), [&](comm::World& world) {
+      constexpr int64_t kRows = 17;
+      // Targets in every rank's part, and ignored ones.
+      std::vector<int64_t> values;
+      for (int64_t r = 0; r < kRows; ++r) values.push_back(r % 5 == 3 ? kIgnore : r * 7 % vocab());
+      const Tensor targets = Tensor::FromVector(values, {kRows}, world.context());
+      const Tensor logits = RandomTensor({kRows, vocab()}, "l", world.context(), 3, dtype());
+      // Padding that would win every maximum, and that must not be read as a target's either.
+      Parameter whole("l", logits), local("l", LocalLogits(logits, world, 1e4));
+      const Tensor want = autograd::CrossEntropy(whole.value(), targets, kIgnore, smoothing);
+      const Tensor got = VocabParallelCrossEntropy(local.value(), targets, PartOf(vocab(), world),
+                                                   world.group(), kIgnore, smoothing);
+      const Tensor scale = Tensor::Full({}, got.dtype(), 0.75, world.context());
+      autograd::Backward(want, {.grad = scale});
+      const comm::Traffic forward = world.group() ? world.group()->traffic() : comm::Traffic();
+      autograd::Backward(got, {.grad = scale});
 
-    const double tolerance =
-        dtype() == DType::kF64 ? 1e-12 : Tolerance(dtype(), ErrorKind::kReduction);
-    ASSERT_EQ(got.dtype(), want.dtype());
-    ExpectSame(got, want, tolerance);
-    ExpectSame(local.grad(), LocalLogits(whole.grad(), world, 0), tolerance);
-    if (world.group() == nullptr) {
-      EXPECT_EQ(got.Item(), want.Item());
-      EXPECT_EQ(local.grad().ToVector<double>(), whole.grad().ToVector<double>());
-      return;
-    }
-    // A maximum and two sums per row, regardless of the vocabulary; backward is local.
-    EXPECT_EQ(forward.calls(CollectiveKind::kAllReduce), 2);
-    EXPECT_EQ(forward.bytes(CollectiveKind::kAllReduce), 3 * kRows * DTypeSize(got.dtype()));
-    EXPECT_EQ(world.group()->traffic().total_calls(), 2);
-  });
+      const double tolerance =
+          dtype() == DType::kF64 ? 1e-12 : Tolerance(dtype(), ErrorKind::kReduction);
+      ASSERT_EQ(got.dtype(), want.dtype());
+      ExpectSame(got, want, tolerance);
+      ExpectSame(local.grad(), LocalLogits(whole.grad(), world, 0), tolerance);
+      if (world.group() == nullptr) {
+        EXPECT_EQ(got.Item(), want.Item());
+        EXPECT_EQ(local.grad().ToVector<double>(), whole.grad().ToVector<double>());
+        return;
+      }
+      // A maximum and two sums per row, regardless of the vocabulary; backward is local.
+      EXPECT_EQ(forward.calls(CollectiveKind::kAllReduce), 2);
+      EXPECT_EQ(forward.bytes(CollectiveKind::kAllReduce), 3 * kRows * DTypeSize(got.dtype()));
+      EXPECT_EQ(world.group()->traffic().total_calls(), 2);
+    });
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, VocabParallelTest,

@@ -39,3 +39,4 @@ apogee_test(NAME optim_scaled_adam_test SRCS optim/scaled_adam_test.cc LAYERS op
 apogee_test(NAME optim_adalomo_test SRCS optim/factored/adalomo_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_fused_backward_test SRCS optim/fused_backward_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_adalomo_kernels_test SRCS optim/factored/adalomo_kernels_test.cc LAYERS optim DEVICES)
+apogee_test(NAME optim_param_groups_test SRCS optim/param_groups_test.cc LAYERS optim)

@@ -22,22 +22,20 @@ GruBlock::GruBlock(int64_t dim)
 Tensor GruBlock::Forward(const Tensor& x) {
   const int64_t batch = x.size(0);
   const Tensor inputs = (*from_input_)((*norm_)(x));
-  const auto gate = [&](const Tensor& gates, int64_t k) {
-    return autograd::Slice(gates, -1, k * dim_, dim_);
-  };
   Tensor h = Tensor::Zeros({batch, dim_}, x.dtype(), x.context());
   std::vector<Tensor> hidden;
   for (int64_t t = 0; t < x.size(1); ++t) {
     const Tensor in =
         autograd::View(autograd::Contiguous(autograd::Slice(inputs, 1, t, 1)), {batch, 3 * dim_});
-    const Tensor past = (*from_hidden_)(h);
-    const Tensor r = Sigmoid(autograd::Add(gate(in, 0), gate(past, 0)));
-    const Tensor z = Sigmoid(autograd::Add(gate(in, 1), gate(past, 1)));
-    const Tensor n = Tanh(autograd::Add(gate(in, 2), autograd::Mul(r, gate(past, 2))));
+    const std::vector<Tensor> now = autograd::Split(in, 3, -1);
+    const std::vector<Tensor> past = autograd::Split((*from_hidden_)(h), 3, -1);
+    const Tensor r = Sigmoid(autograd::Add(now[0], past[0]));
+    const Tensor z = Sigmoid(autograd::Add(now[1], past[1]));
+    const Tensor n = autograd::Tanh(autograd::Add(now[2], autograd::Mul(r, past[2])));
     h = autograd::Add(n, autograd::Mul(z, autograd::Sub(h, n)));
     hidden.push_back(h);
   }
-  return autograd::Add(x, StackTokens(hidden));
+  return autograd::Add(x, autograd::Stack(hidden, 1));
 }
 
 WindowAttention::WindowAttention(int64_t dim, int64_t heads, int64_t window)

@@ -12,11 +12,16 @@
 namespace apogee {
 namespace attention_test {
 
+// kKeys: u8 [batch, 1, 1, kv_tokens]. kBias: of q's dtype, [1, heads, q_tokens, kv_tokens].
+enum class Mask { kNone, kKeys, kBias };
+
 struct Problem {
   int64_t batch = 2, heads = 2, kv_heads = 2, q_tokens = 8, kv_tokens = 8, head_dim = 8;
   bool causal = true;
   int threads = 1;
   bool wide = false;
+  int64_t window = 0;
+  Mask mask = Mask::kNone;
 };
 
 // One head of one of the operands: [tokens, head_dim] in f64.
@@ -24,6 +29,8 @@ using Matrix = std::vector<std::vector<double>>;
 
 struct Operands {
   Matrix q, k, v, out, dout, dq, dk, dv;
+  // [q_tokens, kv_tokens]: what is added to the scaled scores, and its gradient.
+  Matrix mask, dmask;
 };
 
 // Adds the gradients of one query head to dk and dv.
@@ -39,21 +46,27 @@ void Reference(const Problem& p, double scale, Operands& x, std::vector<double>&
   for (int64_t i = 0; i < p.q_tokens; ++i) {
     const int64_t seen =
         p.causal ? std::max<int64_t>(0, i + p.kv_tokens - p.q_tokens + 1) : p.kv_tokens;
+    const int64_t first = p.window == 0 ? 0 : i + p.kv_tokens - p.q_tokens - p.window + 1;
     std::vector<double> scores, weights;
     double max = -INFINITY, total = 0;
     for (int64_t j = 0; j < seen; ++j) {
-      scores.push_back(scale * dot(x.q[i], x.k[j]));
+      scores.push_back(j < first ? -INFINITY : scale * dot(x.q[i], x.k[j]) + x.mask[i][j]);
       max = std::max(max, scores.back());
     }
+    if (max == -INFINITY) {
+      lse.push_back(-INFINITY);
+      continue;
+    }
     for (double score : scores) total += std::exp(score - max);
-    lse.push_back(seen == 0 ? -INFINITY : max + std::log(total));
+    lse.push_back(max + std::log(total));
     for (int64_t j = 0; j < seen; ++j) {
       weights.push_back(std::exp(scores[j] - max) / total);
       add(weights[j], x.v[j], x.out[i]);
     }
     const double d = dot(x.dout[i], x.out[i]);
     for (int64_t j = 0; j < seen; ++j) {
-      const double dscore = weights[j] * (dot(x.dout[i], x.v[j]) - d) * scale;
+      x.dmask[i][j] = weights[j] * (dot(x.dout[i], x.v[j]) - d);
+      const double dscore = x.dmask[i][j] * scale;
       add(weights[j], x.dout[i], x.dv[j]);
       add(dscore, x.k[j], x.dq[i]);
       add(dscore, x.q[i], x.dk[j]);
@@ -106,7 +119,8 @@ void Check(DType dtype, const Problem& p, double tolerance) {
   SCOPED_TRACE(::testing::Message()
                << DTypeName(dtype) << " heads " << p.heads << "/" << p.kv_heads << " tokens "
                << p.q_tokens << "/" << p.kv_tokens << " head_dim " << p.head_dim << " causal "
-               << p.causal << " wide " << p.wide << " threads " << p.threads);
+               << p.causal << " wide " << p.wide << " threads " << p.threads << " window "
+               << p.window << " mask " << static_cast<int>(p.mask));
   const bool packed = p.q_tokens == p.kv_tokens;
   const int64_t all_heads = p.heads + 2 * p.kv_heads;
   const int64_t q_heads = packed ? all_heads : p.heads;
@@ -128,6 +142,25 @@ void Check(DType dtype, const Problem& p, double tolerance) {
   // Backward takes `out` in the operands' dtype.
   Buffer out(dtype, out_size), wide_out(result, out_size);
   Buffer lse(StatisticDType(dtype), p.batch * p.heads * p.q_tokens);
+  const int64_t scores = p.q_tokens * p.kv_tokens;
+  std::vector<double> mask_values(
+      static_cast<size_t>(p.mask == Mask::kKeys ? p.batch * p.kv_tokens : p.heads * scores));
+  for (size_t i = 0; i < mask_values.size(); ++i) {
+    mask_values[i] = p.mask == Mask::kKeys ? (i % 5 != 0)
+                     : i % 11 == 0         ? -INFINITY
+                                           : normal(random);
+  }
+  const Buffer mask(p.mask == Mask::kKeys ? DType::kU8 : dtype, mask_values);
+  AttentionMask mask_args{.data = mask.data(), .dtype = mask.dtype()};
+  if (p.mask == Mask::kKeys) {
+    mask_args.strides[0] = p.kv_tokens;
+  } else {
+    mask_args.strides[1] = scores;
+    mask_args.strides[2] = p.kv_tokens;
+  }
+  mask_args.strides[3] = 1;
+  if (p.mask == Mask::kNone) mask_args = {};
+  Buffer dmask(dtype, std::vector<double>(static_cast<size_t>(p.batch * p.heads * scores)));
   const auto view = [&](Buffer& qkv, Buffer& own, int64_t first_head) {
     return packed ? Strided(qkv, p.q_tokens, all_heads, p.head_dim, first_head)
                   : Strided(own, p.kv_tokens, p.kv_heads, p.head_dim, 0);
@@ -150,7 +183,10 @@ void Check(DType dtype, const Problem& p, double tolerance) {
                              .head_dim = p.head_dim,
                              .scale = 0.3,
                              .causal = p.causal,
-                             .wide = p.wide};
+                             .wide = p.wide,
+                             .window = p.window,
+                             .mask = mask_args,
+                             .dmask = p.mask == Mask::kBias ? dmask.data() : nullptr};
   const ContextPtr context = TestContext({.num_threads = p.threads});
   const auto forward = [&](Buffer& to, bool wide) {
     context->kernels().attention_forward(*context,
@@ -168,14 +204,16 @@ void Check(DType dtype, const Problem& p, double tolerance) {
                                           .head_dim = p.head_dim,
                                           .scale = args.scale,
                                           .causal = p.causal,
-                                          .wide = wide});
+                                          .wide = wide,
+                                          .window = p.window,
+                                          .mask = mask_args});
   };
   const auto run = [&] {
     forward(out, false);
     forward(wide_out, p.wide);
     context->kernels().attention_backward(*context, args);
-    return std::vector{out.bytes(), wide_out.bytes(), lse.bytes(),
-                       dq.bytes(),  dk.bytes(),       dv.bytes()};
+    return std::vector{out.bytes(), wide_out.bytes(), lse.bytes(),  dq.bytes(),
+                       dk.bytes(),  dv.bytes(),       dmask.bytes()};
   };
   const auto first = run();
   EXPECT_EQ(run(), first);
@@ -199,11 +237,27 @@ void Check(DType dtype, const Problem& p, double tolerance) {
         x.dout = read(dout, args.dout);
         x.out = Zeros(p.q_tokens, p.head_dim);
         x.dq = Zeros(p.q_tokens, p.head_dim);
+        x.mask = x.dmask = Zeros(p.q_tokens, p.kv_tokens);
+        const std::vector<double> elements = mask.values();
+        for (int64_t i = 0; i < p.q_tokens; ++i) {
+          for (int64_t j = 0; j < p.kv_tokens; ++j) {
+            const auto at =
+                static_cast<size_t>(batch * mask_args.strides[0] + head * mask_args.strides[1] +
+                                    i * mask_args.strides[2] + j);
+            if (p.mask == Mask::kKeys && elements[at] == 0) x.mask[i][j] = -INFINITY;
+            if (p.mask == Mask::kBias) x.mask[i][j] = elements[at];
+          }
+        }
         std::vector<double> expected_lse;
         Reference(p, args.scale, x, expected_lse);
         Compare("out", x.out, read(out, args.out), tolerance);
         Compare("wide out", x.out, read(wide_out, wide_view), tolerance);
         Compare("dq", x.dq, read(dq, args.dq), tolerance);
+        if (p.mask == Mask::kBias) {
+          const AttentionOperand of{dmask.data(), p.heads * scores, p.kv_tokens, scores};
+          Compare("dmask", x.dmask, Read(dmask, of, batch, head, p.q_tokens, p.kv_tokens),
+                  tolerance);
+        }
         for (int64_t i = 0; i < p.q_tokens; ++i) {
           const double actual =
               actual_lse[static_cast<size_t>((batch * p.heads + head) * p.q_tokens + i)];
@@ -239,6 +293,36 @@ const Problem kProblems[] = {
     {.batch = 1, .heads = 1, .kv_heads = 1, .q_tokens = 90, .kv_tokens = 90, .head_dim = 80},
     {.batch = 1, .heads = 2, .kv_heads = 1, .q_tokens = 260, .kv_tokens = 250, .head_dim = 40},
 };
+
+const Problem kMasked[] = {
+    {.q_tokens = 67, .kv_tokens = 67, .head_dim = 20, .threads = 2, .window = 5},
+    {.q_tokens = 200, .kv_tokens = 200, .head_dim = 16, .window = 70},
+    {.heads = 4, .kv_heads = 2, .q_tokens = 9, .kv_tokens = 150, .window = 40},
+    {.q_tokens = 20, .kv_tokens = 20, .window = 1},
+    {.q_tokens = 70, .kv_tokens = 131, .head_dim = 24, .causal = false, .mask = Mask::kKeys},
+    {.heads = 4, .kv_heads = 2, .q_tokens = 67, .kv_tokens = 67, .mask = Mask::kKeys},
+    {.q_tokens = 70, .kv_tokens = 131, .head_dim = 24, .causal = false, .mask = Mask::kBias},
+    {.heads = 6, .kv_heads = 2, .q_tokens = 70, .kv_tokens = 70, .threads = 2, .mask = Mask::kBias},
+    {.q_tokens = 90, .kv_tokens = 100, .window = 33, .mask = Mask::kBias},
+    {.batch = 1,
+     .heads = 2,
+     .kv_heads = 1,
+     .q_tokens = 70,
+     .kv_tokens = 90,
+     .wide = true,
+     .window = 65,
+     .mask = Mask::kKeys},
+};
+
+// Also queries that see no key: the first of every batch, whose only key is masked out.
+TEST(AttentionTest, MasksAndWindows) {
+  for (const Problem& problem : kMasked) {
+    Check(DType::kF64, problem, 1e-12);
+    Check(DType::kF32, problem, 5e-5);
+    Check(DType::kBF16, problem, 0.1);
+    Check(DType::kF16, problem, 0.01);
+  }
+}
 
 TEST(AttentionTest, F64IsExact) {
   for (const Problem& problem : kProblems) Check(DType::kF64, problem, 1e-12);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// fill, binary and scale_add against plain loops in double.
+// fill, binary, where and scale_add against plain loops in double.
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/tolerance.h"
 
@@ -17,8 +17,35 @@ double Apply(BinaryOp op, double a, double b) {
       return a * b;
     case BinaryOp::kDiv:
       return a / b;
+    case BinaryOp::kMax:
+      return std::max(a, b);
+    case BinaryOp::kMin:
+      return std::min(a, b);
+    case BinaryOp::kLess:
+      return a < b ? 1 : 0;
+    case BinaryOp::kLessEqual:
+      return a <= b ? 1 : 0;
+    case BinaryOp::kEqual:
+      return a == b ? 1 : 0;
   }
   return 0;
+}
+
+constexpr BinaryOp kBinaryOps[] = {BinaryOp::kAdd,  BinaryOp::kSub,       BinaryOp::kMul,
+                                   BinaryOp::kDiv,  BinaryOp::kMax,       BinaryOp::kMin,
+                                   BinaryOp::kLess, BinaryOp::kLessEqual, BinaryOp::kEqual};
+
+// The place in an operand of element i of the result: the definition, dim by dim.
+size_t PlaceIn(const Shape& operand, const Shape& shape, int64_t i) {
+  int64_t place = 0, step = 1;
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    const int own = d - (shape.rank() - operand.rank());
+    if (own < 0) break;
+    place += (operand[own] == 1 ? 0 : i % shape[d]) * step;
+    step *= operand[own];
+    i /= shape[d];
+  }
+  return static_cast<size_t>(place);
 }
 
 TEST(Fill, WritesEveryElementOfEveryDType) {
@@ -47,25 +74,44 @@ TEST(Fill, TimesANumberOfTheDevice) {
   }
 }
 
-TEST(Binary, MatchesReferenceForEveryPeriod) {
+struct BroadcastCase {
+  Shape shape, a, b;
+};
+const BroadcastCase kBroadcasts[] = {
+    {{}, {}, {}},
+    {{17}, {17}, {17}},
+    {{33, 17}, {33, 17}, {17}},
+    {{33, 17}, {17}, {33, 17}},
+    {{34}, {34}, {}},
+    {{34}, {1}, {34}},
+    {{200, 301}, {200, 301}, {301}},
+    {{150, 301}, {150, 301}, {150, 1}},
+    {{150, 301}, {150, 1}, {1, 301}},
+    {{3, 1, 16, 40}, {3, 1, 16, 40}, {16, 1}},
+    {{2, 3, 4, 5, 6}, {2, 1, 4, 1, 6}, {3, 1, 5, 1}},
+};
+
+TEST(Binary, MatchesReferenceForEveryBroadcast) {
   const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
-    for (BinaryOp op : {BinaryOp::kAdd, BinaryOp::kSub, BinaryOp::kMul, BinaryOp::kDiv}) {
-      for (auto [n, period] : {std::pair<int64_t, int64_t>{1, 1},
-                               {17, 17},
-                               {33 * 17, 17},
-                               {34, 1},
-                               {200 * 301, 301}}) {
-        const Buffer a = Buffer::Normal(dtype, n, 1);
-        std::vector<double> divisors = Buffer::Normal(dtype, period, 2).values();
+    for (BinaryOp op : kBinaryOps) {
+      for (const auto& [shape, a_shape, b_shape] : kBroadcasts) {
+        const Buffer a = Buffer::Normal(dtype, a_shape.numel(), 1);
+        std::vector<double> divisors = Buffer::Normal(dtype, b_shape.numel(), 2).values();
         for (double& b : divisors) b = b + (b < 0 ? -0.5 : 0.5);
+        if (op == BinaryOp::kEqual || op == BinaryOp::kLessEqual) {
+          const std::vector<double> as = a.values();
+          for (size_t i = 0; i < divisors.size(); i += 2) divisors[i] = as[i % as.size()];
+        }
         const Buffer b(dtype, divisors);
-        Buffer out(dtype, n);
-        context->kernels().binary(*context, {op, dtype, a.data(), b.data(), out.data(), n, period});
-        std::vector<double> expected = a.values();
-        const std::vector<double> bs = b.values();
+        Buffer out(IsComparison(op) ? DType::kU8 : dtype, shape.numel());
+        context->kernels().binary(*context, {op, dtype, a.data(), b.data(), out.data(),
+                                             MakeBroadcast(shape, {a_shape, b_shape})});
+        std::vector<double> expected(static_cast<size_t>(shape.numel()));
+        const std::vector<double> as = a.values(), bs = b.values();
         for (size_t i = 0; i < expected.size(); ++i) {
-          expected[i] = Apply(op, expected[i], bs[i % bs.size()]);
+          const auto at = static_cast<int64_t>(i);
+          expected[i] = Apply(op, as[PlaceIn(a_shape, shape, at)], bs[PlaceIn(b_shape, shape, at)]);
         }
         ExpectClose(out.values(), expected, Tolerance(dtype, ErrorKind::kElementwise));
       }
@@ -73,13 +119,62 @@ TEST(Binary, MatchesReferenceForEveryPeriod) {
   }
 }
 
+TEST(Binary, ComparesIntegersExactly) {
+  const ContextPtr context = TestContext();
+  // Too close for a float.
+  const Buffer a(DType::kI64, {1 << 30, 1 << 30, -7});
+  const Buffer b(DType::kI64, {(1 << 30) + 1, 1 << 30, -7});
+  for (auto [op, expected] : {std::pair{BinaryOp::kLess, std::vector<double>{1, 0, 0}},
+                              std::pair{BinaryOp::kEqual, std::vector<double>{0, 1, 1}}}) {
+    Buffer out(DType::kU8, 3);
+    context->kernels().binary(*context, {op, DType::kI64, a.data(), b.data(), out.data(),
+                                         MakeBroadcast({3}, {{3}, {3}})});
+    EXPECT_EQ(out.values(), expected);
+  }
+}
+
 TEST(Binary, InPlaceAndNaN) {
   const ContextPtr context = TestContext();
+  const Broadcast over = MakeBroadcast({4}, {{4}, {4}});
   Buffer a(DType::kF32, {1, NAN, INFINITY, -INFINITY});
   const Buffer b(DType::kF32, {NAN, 1, -INFINITY, 1});
+  for (BinaryOp op : {BinaryOp::kMax, BinaryOp::kMin}) {
+    Buffer out(DType::kF32, 4);
+    context->kernels().binary(*context, {op, DType::kF32, a.data(), b.data(), out.data(), over});
+    const bool max = op == BinaryOp::kMax;
+    ExpectClose(out.values(), {NAN, NAN, max ? INFINITY : -INFINITY, max ? 1 : -INFINITY}, 0);
+  }
   context->kernels().binary(*context,
-                            {BinaryOp::kAdd, DType::kF32, a.data(), b.data(), a.data(), 4, 4});
+                            {BinaryOp::kAdd, DType::kF32, a.data(), b.data(), a.data(), over});
   ExpectClose(a.values(), {NAN, NAN, NAN, -INFINITY}, 0);
+}
+
+TEST(Where, MatchesReferenceForEveryBroadcast) {
+  const ContextPtr context = TestContext({.num_threads = 2});
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI64, DType::kU8}) {
+    for (const auto& [shape, a_shape, b_shape] : kBroadcasts) {
+      for (const Shape& mask_shape : {shape, b_shape}) {
+        std::vector<double> mask(static_cast<size_t>(mask_shape.numel()));
+        for (size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 == 0 ? 2 : 0;
+        std::vector<double> as(static_cast<size_t>(a_shape.numel()));
+        for (size_t i = 0; i < as.size(); ++i) as[i] = static_cast<double>(i % 100);
+        std::vector<double> bs(static_cast<size_t>(b_shape.numel()));
+        for (size_t i = 0; i < bs.size(); ++i) bs[i] = static_cast<double>(100 + i % 100);
+        const Buffer mask_buffer(DType::kU8, mask), a(dtype, as), b(dtype, bs);
+        Buffer out(dtype, shape.numel());
+        context->kernels().where(*context,
+                                 {dtype, mask_buffer.data(), a.data(), b.data(), out.data(),
+                                  MakeBroadcast(shape, {mask_shape, a_shape, b_shape})});
+        std::vector<double> expected(static_cast<size_t>(shape.numel()));
+        for (size_t i = 0; i < expected.size(); ++i) {
+          const auto at = static_cast<int64_t>(i);
+          expected[i] = mask[PlaceIn(mask_shape, shape, at)] != 0 ? as[PlaceIn(a_shape, shape, at)]
+                                                                  : bs[PlaceIn(b_shape, shape, at)];
+        }
+        EXPECT_EQ(out.values(), expected);
+      }
+    }
+  }
 }
 
 TEST(ScaleAdd, MatchesReferenceForEveryPairOfDTypes) {
@@ -119,8 +214,8 @@ TEST(Elementwise, SameBitsForAnyNumberOfThreads) {
   const Buffer b = Buffer::Normal(DType::kBF16, 301, 2);
   ExpectSameBits([&](const DeviceContext& context) {
     Buffer out(DType::kBF16, n);
-    context.kernels().binary(
-        context, {BinaryOp::kMul, DType::kBF16, a.data(), b.data(), out.data(), n, 301});
+    context.kernels().binary(context, {BinaryOp::kMul, DType::kBF16, a.data(), b.data(), out.data(),
+                                       MakeBroadcast({331, 301}, {{331, 301}, {301}})});
     return out.bytes();
   });
 }

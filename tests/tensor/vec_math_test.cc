@@ -42,6 +42,13 @@ TEST(VecMath, ErrorsInUlp) {
   EXPECT_LE(WorstUlp(
                 0x1p-126f, 3e38f, [](float x) { return FastLog(x); }, log),
             1.5);
+  EXPECT_LE(WorstUlp(
+                0x1p-149f, 3.4e38f, [](float x) { return FastLogOfAny(x); }, log),
+            1.5);
+  const auto log1p = [](double x) { return std::log1p(x); };
+  EXPECT_LE(WorstUlp(
+                -0.9999f, 3.4e38f, [](float x) { return FastLog1p(x); }, log1p),
+            3);
 }
 
 TEST(VecMath, NaNAndInfinity) {

@@ -45,7 +45,7 @@ void AttentionBackward(const DeviceContext& context, const AttentionBackwardArgs
            &DotKernel<T>, args, rows, dots.data<C>());
   }
   if constexpr (sizeof(T) == 2) {
-    if (TakesMma(args.dtype, args.head_dim)) {
+    if (TakesMma(args)) {
       return AttentionBackwardMma(context, args, dots.data<float>());
     }
   }
@@ -56,7 +56,7 @@ void AttentionBackward(const DeviceContext& context, const AttentionBackwardArgs
 
 void attention_forward(const DeviceContext& context, const AttentionForwardArgs& args) {
   CheckHeadDim(args.head_dim);
-  if (TakesMma(args.dtype, args.head_dim)) return AttentionForwardMma(context, args);
+  if (TakesMma(args)) return AttentionForwardMma(context, args);
   AttentionForwardRows(context, args);
 }
 

@@ -39,6 +39,36 @@ __device__ __forceinline__ int64_t SeenKeys(const Args& args, int64_t i) {
   return max(int64_t{0}, min(args.kv_tokens, i + args.kv_tokens - args.q_tokens + 1));
 }
 
+// Whether query `i` sees key `j`, as far as order and window say. Both exist.
+template <typename Args>
+__device__ __forceinline__ bool Sees(const Args& args, int64_t i, int64_t j) {
+  if (j >= SeenKeys(args, i)) return false;
+  return args.window == 0 || j > i + args.kv_tokens - args.q_tokens - args.window;
+}
+
+// What the mask adds to the scaled score of a query and a key, in base 2; -inf if the key is not
+// seen. T is the dtype of q.
+template <typename T, typename Args>
+__device__ __forceinline__ ComputeType<T> MaskOf(const Args& args, int64_t batch, int64_t head,
+                                                 int64_t query, int64_t key) {
+  using C = ComputeType<T>;
+  const AttentionMask& mask = args.mask;
+  if (mask.data == nullptr) return C(0);
+  const int64_t at = batch * mask.strides[0] + head * mask.strides[1] + query * mask.strides[2] +
+                     key * mask.strides[3];
+  if (mask.dtype == DType::kU8) {
+    return static_cast<const uint8_t*>(mask.data)[at] != 0 ? C(0) : -C(__builtin_huge_val());
+  }
+  return Load(static_cast<const T*>(mask.data) + at) * C(kLog2E);
+}
+
+// The first key that any query from `i` on sees, rounded down to a tile.
+template <typename Args>
+__device__ __forceinline__ int64_t FirstKeyTile(const Args& args, int64_t i) {
+  if (args.window == 0) return 0;
+  return max(int64_t{0}, i + args.kv_tokens - args.q_tokens - args.window + 1) / kWarp * kWarp;
+}
+
 // The first query that sees key `j`; q_tokens or more if none does.
 template <typename Args>
 __device__ __forceinline__ int64_t FirstQuery(const Args& args, int64_t j) {

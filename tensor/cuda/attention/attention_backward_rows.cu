@@ -46,15 +46,17 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
       const bool there = query < args.q_tokens;
       const C lse = Log2SumExp<C>(args.lse, row, there);
       const C dot = there ? static_cast<const C*>(dots)[row] : C(0);
-      const int64_t seen = SeenKeys(args, query);
       C scores[Rows::kRows], dweights[Rows::kRows];
       ScoreRows<Rows>(k + own, q, depth, scores);
       ScoreRows<Rows>(v + own, dout, depth, dweights);
 #pragma unroll
       for (int r = 0; r < Rows::kRows; ++r) {
-        const C weight = own0 + r < seen ? Exp2(scores[r] * scale - lse) : C(0);
+        const int64_t key = own0 + r;
+        const bool seen = there && key < args.kv_tokens && Sees(args, query, key);
+        const C weight =
+            seen ? Exp2(scores[r] * scale + MaskOf<T>(args, batch, head, query, key) - lse) : C(0);
         weights[r * kWarp + lane] = weight;
-        dscores[r * kWarp + lane] = own0 + r < seen ? weight * (dweights[r] - dot) : C(0);
+        dscores[r * kWarp + lane] = seen ? weight * (dweights[r] - dot) : C(0);
       }
       __syncwarp();
       AddRows<Rows>(weights, dout, dv);
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   LoadRows<Rows, Rows::kOwn>(args.dout, batch, head, query0, args.q_tokens, args.head_dim, stored,
                              dout);
   const int64_t keys = SeenKeys(args, min(query0 + Rows::kOwn, args.q_tokens) - 1);
-  for (int64_t key0 = 0; key0 < keys; key0 += kWarp) {
+  for (int64_t key0 = FirstKeyTile(args, query0); key0 < keys; key0 += kWarp) {
     __syncthreads();  // the last tile has been read
     LoadRows<Rows, kWarp>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored, k);
     LoadRows<Rows, kWarp>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored, v);
@@ -115,9 +117,17 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
     ScoreRows<Rows>(dout + own, v, depth, dweights);
 #pragma unroll
     for (int r = 0; r < Rows::kRows; ++r) {
-      const bool seen = key0 + lane < SeenKeys(args, own0 + r);
-      const C weight = seen ? Exp2(scores[r] * scale - lse[r]) : C(0);
-      dscores[r * kWarp + lane] = seen ? weight * (dweights[r] - dot[r]) : C(0);
+      const int64_t query = own0 + r, key = key0 + lane;
+      const bool seen = query < args.q_tokens && Sees(args, query, key);
+      const C weight =
+          seen ? Exp2(scores[r] * scale + MaskOf<T>(args, batch, head, query, key) - lse[r]) : C(0);
+      const C dscore = seen ? weight * (dweights[r] - dot[r]) : C(0);
+      dscores[r * kWarp + lane] = dscore;
+      if (seen && args.dmask != nullptr) {
+        static_cast<T*>(
+            args.dmask)[(StatisticsOf(args, batch, head) + query) * args.kv_tokens + key] =
+            Cast<T>(dscore);
+      }
     }
     __syncwarp();
     AddRows<Rows>(dscores, k, dq);

@@ -14,12 +14,15 @@ namespace apogee::cuda {
 
 inline constexpr int64_t kMaxHeadDim = 256;
 
-// Whether attention runs on tensor cores: products of 16-bit operands with f32 sums.
-inline bool TakesMma(DType dtype, int64_t head_dim) {
-  return DTypeSize(dtype) == 2 && head_dim <= 128;
+// Whether attention runs on tensor cores: products of 16-bit operands with f32 sums. These kernels
+// know no mask but the causal one.
+template <typename Args>
+bool TakesMma(const Args& args) {
+  return DTypeSize(args.dtype) == 2 && args.head_dim <= 128 && args.mask.data == nullptr &&
+         args.window == 0;
 }
 
-// By plain arithmetic. Instantiated for 16-bit dtypes only at kMaxHeadDim: TakesMma takes the
+// By plain arithmetic. Instantiated for 16-bit dtypes only at kMaxHeadDim: TakesMma takes most
 // shorter heads. `dots` [batch, heads, q_tokens], in the compute type, is D of attention.cuh.
 void AttentionForwardRows(const DeviceContext& context, const AttentionForwardArgs& args);
 void AttentionBackwardRows(const DeviceContext& context, const AttentionBackwardArgs& args,

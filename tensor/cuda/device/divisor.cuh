@@ -33,10 +33,11 @@ struct Divisor {
 
 // As Divisor, but for 64-bit indices. It uses a Divisor if the largest index is less than 2^31.
 struct WideDivisor {
-  int64_t value;
-  bool narrow;
+  int64_t value = 1;
+  bool narrow = true;
   Divisor divisor;
 
+  WideDivisor() = default;
   // divisor >= 1.
   WideDivisor(int64_t divide_by, int64_t largest)
       : value(divide_by), narrow(largest < int64_t{1} << 31) {

@@ -7,8 +7,8 @@
 //
 // computes c = op(a) b, or c += op(a) b if `accumulate`, for op(a) m×k, b k×n and c m×n. With
 // elements of type Bf16Pair, k counts pairs.
-#ifndef APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
-#define APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
+#ifndef APOGEE_TENSOR_CPU_ATTENTION_TILE_PRODUCT_H_
+#define APOGEE_TENSOR_CPU_ATTENTION_TILE_PRODUCT_H_
 
 #include <cstdint>
 
@@ -84,4 +84,4 @@ void TileProduct(const E* a, int64_t lda, const E* b, int64_t ldb, Sum<E>* c, in
 
 }  // namespace apogee::cpu
 
-#endif  // APOGEE_TENSOR_CPU_TILE_PRODUCT_H_
+#endif  // APOGEE_TENSOR_CPU_ATTENTION_TILE_PRODUCT_H_

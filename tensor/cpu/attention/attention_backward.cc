@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "apogee/core/parallel.h"
-#include "apogee/tensor/cpu/attention_tiles.h"
+#include "apogee/tensor/cpu/attention/attention_tiles.h"
 #include "apogee/tensor/cpu/kernels.h"
 
 namespace apogee::cpu {
@@ -114,6 +114,23 @@ void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, 
   }
 }
 
+// The gradients of the scores of a tile, which are in rows, as those of the mask.
+template <typename Stored, typename E>
+void StoreMaskGradient(const AttentionBackwardArgs& args, const TileMask& tile, int64_t batch,
+                       int64_t head, int64_t query0, int64_t queries, int64_t key0,
+                       const E* dscores) {
+  using Element = std::conditional_t<std::is_same_v<E, Bf16Pair>, BFloat16, E>;
+  const Element* elements = reinterpret_cast<const Element*>(dscores);
+  for (int64_t i = 0; i < queries; ++i) {
+    Stored* row = static_cast<Stored*>(args.dmask) +
+                  ((batch * args.heads + head) * args.q_tokens + query0 + i) * args.kv_tokens +
+                  key0;
+    for (int64_t j = 0; j < tile.limit[i / kGroup]; ++j) {
+      row[j] = static_cast<Stored>(static_cast<Sum<E>>(elements[j * kQueryTile * kPack<E> + i]));
+    }
+  }
+}
+
 template <typename Stored, typename E>
 void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head, int64_t query0,
                   int64_t ld, BackwardScratch<E>& scratch) {
@@ -124,14 +141,19 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head
   for (int64_t key0 = 0; key0 < args.kv_tokens; key0 += kKeyTile) {
     const TileMask mask(args, query0, queries, key0, std::min(kKeyTile, args.kv_tokens - key0));
     if (mask.empty()) break;
+    if (key0 + mask.keys <= FirstOfWindow(args, query0)) continue;
     const int64_t at = key0 * ld / kPack<E>;
     ScoreProduct(mask, scratch.k + at, scratch.qt, ld, scratch.scores);
+    MaskScores<Stored>(args, batch, head, query0, queries, key0, mask.keys, scratch.scores);
     ScoreProduct(mask, scratch.v + at, scratch.dout_t, ld, scratch.dweights);
     for (int64_t g = 0; g < mask.groups; ++g) {
       for (int64_t lane = 0; lane < kGroup; lane += kLanes<T>) {
         SoftmaxBackwardColumn(scratch, static_cast<T>(args.scale * kLog2E), g * kGroup + lane, lane,
                               mask.first[g], mask.limit[g]);
       }
+    }
+    if (args.dmask != nullptr) {
+      StoreMaskGradient<Stored>(args, mask, batch, head, query0, queries, key0, scratch.dscores);
     }
     AddKeyProduct(mask, scratch.weights, scratch.dout_i, ld, scratch.dv + key0 * ld);
     AddKeyProduct(mask, scratch.dscores, scratch.q_i, ld, scratch.dk + key0 * ld);

@@ -6,13 +6,14 @@
 // over the keys of a query runs lane by lane. Queries come in groups of kGroup. The causal mask
 // leaves out the part of a product that no query of a group sees; elements are masked one by one
 // only for keys that the last query of a group sees and the first does not.
-#ifndef APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
-#define APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
+#ifndef APOGEE_TENSOR_CPU_ATTENTION_ATTENTION_TILES_H_
+#define APOGEE_TENSOR_CPU_ATTENTION_ATTENTION_TILES_H_
 
 #include <algorithm>
+#include <limits>
 
 #include "apogee/core/dtype.h"
-#include "apogee/tensor/cpu/tile_product.h"
+#include "apogee/tensor/cpu/attention/tile_product.h"
 #include "apogee/tensor/kernels/attention_args.h"
 
 namespace apogee::cpu {
@@ -68,6 +69,42 @@ struct TileMask {
 template <typename T>
 inline auto VisibleLanes(int64_t key, int64_t first, int64_t lane0) {
   return Iota<T>() > static_cast<T>(key - first - lane0);
+}
+
+// The first key that `query` sees in a window.
+template <typename Args>
+int64_t FirstOfWindow(const Args& args, int64_t query) {
+  return args.window == 0 ? 0 : query + args.kv_tokens - args.q_tokens - args.window + 1;
+}
+
+// Applies the window and the mask of `args` to the scores of a tile, which are not scaled yet.
+// Stored is the dtype of q.
+template <typename Stored, typename T, typename Args>
+void MaskScores(const Args& args, int64_t batch, int64_t head, int64_t query0, int64_t queries,
+                int64_t key0, int64_t keys, T* scores) {
+  const AttentionMask& mask = args.mask;
+  if (mask.data == nullptr && key0 >= FirstOfWindow(args, query0 + queries - 1)) return;
+  constexpr T kUnseen = -std::numeric_limits<T>::infinity();
+  const T to_scores = static_cast<T>(1 / args.scale);
+  for (int64_t i = 0; i < queries; ++i) {
+    T* column = scores + i;
+    const int64_t outside = std::clamp<int64_t>(FirstOfWindow(args, query0 + i) - key0, 0, keys);
+    for (int64_t j = 0; j < outside; ++j) column[j * kQueryTile] = kUnseen;
+    if (mask.data == nullptr) continue;
+    const int64_t at = batch * mask.strides[0] + head * mask.strides[1] +
+                       (query0 + i) * mask.strides[2] + key0 * mask.strides[3];
+    if (mask.dtype == DType::kU8) {
+      const uint8_t* row = static_cast<const uint8_t*>(mask.data) + at;
+      for (int64_t j = 0; j < keys; ++j) {
+        if (row[j * mask.strides[3]] == 0) column[j * kQueryTile] = kUnseen;
+      }
+    } else {
+      const Stored* row = static_cast<const Stored*>(mask.data) + at;
+      for (int64_t j = 0; j < keys; ++j) {
+        column[j * kQueryTile] += static_cast<T>(row[j * mask.strides[3]]) * to_scores;
+      }
+    }
+  }
 }
 
 // The element type of tiles of an operand that is stored as Stored.
@@ -182,4 +219,4 @@ void StoreResult(bool wide, const T* row, T scale, const AttentionOperand& x, in
 
 }  // namespace apogee::cpu
 
-#endif  // APOGEE_TENSOR_CPU_ATTENTION_TILES_H_
+#endif  // APOGEE_TENSOR_CPU_ATTENTION_ATTENTION_TILES_H_

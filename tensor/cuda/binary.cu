@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// binary and where: operands of one shape, or one that is repeated as a whole, in vectors; other
+// broadcasts element by element.
+#include "apogee/tensor/cuda/device/broadcast.cuh"
+#include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/launch.cuh"
+#include "apogee/tensor/cuda/device/vector_loop.cuh"
+#include "apogee/tensor/cuda/kernels.h"
+
+namespace apogee::cuda {
+namespace {
+
+template <BinaryOp kOp, typename C>
+__device__ __forceinline__ auto Apply(C a, C b) {
+  if constexpr (kOp == BinaryOp::kAdd) return a + b;
+  if constexpr (kOp == BinaryOp::kSub) return a - b;
+  if constexpr (kOp == BinaryOp::kMul) return a * b;
+  if constexpr (kOp == BinaryOp::kDiv) return a / b;
+  if constexpr (kOp == BinaryOp::kMax) return a != a || a > b ? a : b;
+  if constexpr (kOp == BinaryOp::kMin) return a != a || a < b ? a : b;
+  if constexpr (kOp == BinaryOp::kLess) return static_cast<uint8_t>(a < b);
+  if constexpr (kOp == BinaryOp::kLessEqual) return static_cast<uint8_t>(a <= b);
+  if constexpr (kOp == BinaryOp::kEqual) return static_cast<uint8_t>(a == b);
+}
+
+// Integers are compared as they are.
+template <typename T>
+__device__ __forceinline__ auto LoadAny(const T* x) {
+  if constexpr (std::is_integral_v<T>) {
+    return *x;
+  } else {
+    return Load(x);
+  }
+}
+
+// A b that is repeated over a. Uses vectors if each lies within one repetition.
+template <typename T, BinaryOp kOp>
+void BinaryRepeated(const DeviceContext& context, const BinaryArgs& args, int64_t repeated) {
+  const T* a = static_cast<const T*>(args.a);
+  const T* b = static_cast<const T*>(args.b);
+  T* out = static_cast<T*>(args.out);
+  const int64_t n = args.over.numel();
+  const WideDivisor period(repeated, n);
+  const bool vectors = IsAligned16(a, b, out) && repeated % kWidth<T> == 0;
+  ForEachVector<kWidth<T>>(context, n, vectors, [=] __device__(int64_t i, auto width) {
+    constexpr int kCount = decltype(width)::value;
+    Vector<T, kCount> values = ReadVector<kCount>(a + i);
+    const Vector<T, kCount> others = ReadVector<kCount>(b + period.Remainder(i));
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      values.at[k] = Cast<T>(Apply<kOp>(Load(values.at + k), Load(others.at + k)));
+    }
+    WriteVector(out + i, values);
+  });
+}
+
+template <typename T, BinaryOp kOp>
+void Binary(const DeviceContext& context, const BinaryArgs& args) {
+  using Out = std::conditional_t<IsComparison(kOp), uint8_t, T>;
+  const Broadcast& over = args.over;
+  const T* a = static_cast<const T*>(args.a);
+  const T* b = static_cast<const T*>(args.b);
+  Out* out = static_cast<Out*>(args.out);
+  if constexpr (!IsComparison(kOp)) {
+    using C = ComputeType<T>;
+    const int64_t n = over.numel(), last = over.rank - 1;
+    const bool a_whole = last == 0 && over.strides[0][0] == 1;
+    if (a_whole && over.strides[1][0] == 1) {
+      return MapVectors(
+          context, n, out, [=] __device__(C x, C y) { return Apply<kOp>(x, y); }, a, b);
+    }
+    if (a_whole && over.strides[1][0] == 0) {
+      return MapVectors(
+          context, n, out, [=] __device__(C x) { return Apply<kOp>(x, Load(b)); }, a);
+    }
+    if (last == 1 && over.strides[0][0] == over.sizes[1] && over.strides[0][1] == 1 &&
+        over.strides[1][0] == 0) {
+      return BinaryRepeated<T, kOp>(context, args, over.sizes[1]);
+    }
+  }
+  ForBroadcast<2>(context, over, [=] __device__(int64_t i, const int64_t(&at)[2]) {
+    out[i] = Cast<Out>(Apply<kOp>(LoadAny(a + at[0]), LoadAny(b + at[1])));
+  });
+}
+
+template <BinaryOp kOp>
+void BinaryOfType(const DeviceContext& context, const BinaryArgs& args) {
+  if constexpr (IsComparison(kOp)) {
+    DispatchAny(args.dtype, "compare", [&]<typename T>() { Binary<T, kOp>(context, args); });
+  } else {
+    DispatchFloat(args.dtype, "binary", [&]<typename T>() { Binary<T, kOp>(context, args); });
+  }
+}
+
+template <typename T>
+void Where(const DeviceContext& context, const WhereArgs& args) {
+  const uint8_t* mask = static_cast<const uint8_t*>(args.mask);
+  const T* a = static_cast<const T*>(args.a);
+  const T* b = static_cast<const T*>(args.b);
+  T* out = static_cast<T*>(args.out);
+  ForBroadcast<3>(context, args.over, [=] __device__(int64_t i, const int64_t(&at)[3]) {
+    out[i] = mask[at[0]] != 0 ? a[at[1]] : b[at[2]];
+  });
+}
+
+}  // namespace
+
+void binary(const DeviceContext& context, const BinaryArgs& args) {
+  switch (args.op) {
+    case BinaryOp::kAdd:
+      return BinaryOfType<BinaryOp::kAdd>(context, args);
+    case BinaryOp::kSub:
+      return BinaryOfType<BinaryOp::kSub>(context, args);
+    case BinaryOp::kMul:
+      return BinaryOfType<BinaryOp::kMul>(context, args);
+    case BinaryOp::kDiv:
+      return BinaryOfType<BinaryOp::kDiv>(context, args);
+    case BinaryOp::kMax:
+      return BinaryOfType<BinaryOp::kMax>(context, args);
+    case BinaryOp::kMin:
+      return BinaryOfType<BinaryOp::kMin>(context, args);
+    case BinaryOp::kLess:
+      return BinaryOfType<BinaryOp::kLess>(context, args);
+    case BinaryOp::kLessEqual:
+      return BinaryOfType<BinaryOp::kLessEqual>(context, args);
+    case BinaryOp::kEqual:
+      return BinaryOfType<BinaryOp::kEqual>(context, args);
+  }
+}
+
+// Moves the bits of the chosen element, so dtypes of one size share a kernel.
+void where(const DeviceContext& context, const WhereArgs& args) {
+  switch (DTypeSize(args.dtype)) {
+    case 1:
+      return Where<uint8_t>(context, args);
+    case 2:
+      return Where<uint16_t>(context, args);
+    case 4:
+      return Where<uint32_t>(context, args);
+    default:
+      return Where<uint64_t>(context, args);
+  }
+}
+
+}  // namespace apogee::cuda
