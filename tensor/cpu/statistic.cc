@@ -13,7 +13,7 @@
 namespace apogee::cpu {
 namespace {
 
-constexpr int64_t kTile = 512;  // columns
+constexpr int64_t kTile = 1024;  // columns
 
 // Calls fn(o, first, count) for tiles of columns of each outer index, on the context's threads.
 template <typename Fn>
@@ -28,11 +28,35 @@ void ForTiles(const DeviceContext& context, int64_t outer, int64_t reduce, int64
   });
 }
 
-// Whether `a` stays the extreme when `b` follows. NaN stays.
+// The extreme of two numbers; NaN if either is. Without branches, so that loops vectorise.
 template <Extreme kind, typename C>
 bool Stays(C a, C b) {
-  if constexpr (kind == Extreme::kMax) return a != a || a >= b;
-  return a != a || a <= b;
+  return static_cast<bool>((a != a) | (kind == Extreme::kMax ? a >= b : a <= b));
+}
+template <Extreme kind, typename C>
+C ExtremeOf(C a, C b) {
+  return Stays<kind>(a, b) ? a : b;
+}
+
+// The first place of `found`, NaN or not.
+template <typename T, typename C>
+int64_t FirstPlace(const T* x, int64_t n, C found) {
+  constexpr int64_t kBlock = 64;
+  const auto is_found = [=](int64_t i) {
+    const C value = Load(x[i]);
+    return static_cast<int>(value == found) | static_cast<int>(value != value);
+  };
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    int any = 0;
+#pragma omp simd reduction(| : any)
+    for (int64_t i = begin; i < end; ++i) any |= is_found(i);
+    if (any == 0) continue;
+    for (int64_t i = begin; i < end; ++i) {
+      if (is_found(i) != 0) return i;
+    }
+  }
+  return 0;
 }
 
 template <Extreme kind, typename T>
@@ -40,30 +64,30 @@ void ExtremeOfRow(const T* x, int64_t n, T* y, int64_t* index) {
   using C = ComputeType<T>;
   const C found = ReduceOver(
       n, Load(x[0]), [=](int64_t i) { return Load(x[i]); },
-      [](C a, C b) { return Stays<kind>(a, b) ? a : b; });
+      [](C a, C b) { return ExtremeOf<kind>(a, b); });
   *y = Cast<T>(found);
-  if (index == nullptr) return;
-  int64_t at = 0;
-  while (!(Load(x[at]) == found || Load(x[at]) != Load(x[at]))) ++at;
-  *index = at;
+  if (index != nullptr) *index = FirstPlace(x, n, found);
+}
+
+template <Extreme kind, typename T, typename C>
+void AddRow(const T* __restrict row, int32_t place, int64_t cols, C* __restrict best,
+            int32_t* __restrict places) {
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) {
+    const C value = Load(row[i]);
+    const bool stays = Stays<kind>(best[i], value);
+    best[i] = stays ? best[i] : value;
+    places[i] = stays ? places[i] : place;
+  }
 }
 
 template <Extreme kind, typename T>
 void ExtremeOfTile(const T* x, int64_t rows, int64_t stride, int64_t cols, T* y, int64_t* index) {
-  using C = ComputeType<T>;
-  C best[kTile];
+  ComputeType<T> best[kTile];
   int32_t places[kTile] = {};
   for (int64_t i = 0; i < cols; ++i) best[i] = Load(x[i]);
   for (int64_t r = 1; r < rows; ++r) {
-    const T* row = x + r * stride;
-    const int32_t place = static_cast<int32_t>(r);
-#pragma omp simd
-    for (int64_t i = 0; i < cols; ++i) {
-      const C value = Load(row[i]);
-      const bool stays = Stays<kind>(best[i], value);
-      best[i] = stays ? best[i] : value;
-      places[i] = stays ? places[i] : place;
-    }
+    AddRow<kind>(x + r * stride, static_cast<int32_t>(r), cols, best, places);
   }
   for (int64_t i = 0; i < cols; ++i) y[i] = Cast<T>(best[i]);
   for (int64_t i = 0; index != nullptr && i < cols; ++i) index[i] = places[i];
@@ -89,12 +113,18 @@ C Shift(C max) {
   return std::isinf(max) ? C(0) : max;
 }
 
-// Sums are in f64, so that their errors do not grow with the row.
+// Sums over blocks are added up in f64, so that their errors do not grow with the row.
 template <typename T>
 void LogSumExpOfRow(const T* x, int64_t n, T* y, ComputeType<T>* stat) {
   using C = ComputeType<T>;
+  constexpr int64_t kBlock = 4096;
   const C shift = Shift(RowMax(x, n));
-  const double sum = SumOver<double>(n, [=](int64_t i) { return FastExp(Load(x[i]) - shift); });
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const T* block = x + begin;
+    sum += static_cast<double>(SumOver<C>(
+        std::min(kBlock, n - begin), [=](int64_t i) { return FastExp(Load(block[i]) - shift); }));
+  }
   *stat = shift + static_cast<C>(std::log(sum));
   *y = Cast<T>(*stat);
 }
@@ -112,52 +142,87 @@ void VarianceOfRow(const T* x, int64_t n, double scale, T* y, ComputeType<T>* st
   *y = Cast<T>(scale * sum);
 }
 
+// Columns are reduced in blocks of rows that stay in the cache between two passes.
+constexpr int64_t kBlockRows = 32;
+
+template <typename T, typename C>
+void RaiseToMax(const T* __restrict row, int64_t cols, C* __restrict max) {
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) {
+    const C value = Load(row[i]);
+    max[i] = value > max[i] ? value : max[i];
+  }
+}
+template <typename T, typename C>
+void AddExp(const T* __restrict row, const C* __restrict shift, int64_t cols, C* __restrict sums) {
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) sums[i] += FastExp(Load(row[i]) - shift[i]);
+}
+
 template <typename T>
 void LogSumExpOfTile(const T* x, int64_t rows, int64_t stride, int64_t cols, T* y,
                      ComputeType<T>* stat) {
   using C = ComputeType<T>;
-  C shifts[kTile];
+  C max[kTile], shift[kTile], block[kTile];
   double sums[kTile] = {};
-  std::fill(shifts, shifts + cols, -std::numeric_limits<C>::infinity());
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* row = x + r * stride;
-#pragma omp simd
+  std::fill(max, max + cols, -std::numeric_limits<C>::infinity());
+  std::fill(shift, shift + cols, C(0));
+  for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
+    const int64_t end = std::min(rows, begin + kBlockRows);
+    for (int64_t r = begin; r < end; ++r) RaiseToMax(x + r * stride, cols, max);
     for (int64_t i = 0; i < cols; ++i) {
-      const C value = Load(row[i]);
-      shifts[i] = value > shifts[i] ? value : shifts[i];
+      const C next = Shift(max[i]);
+      if (sums[i] != 0) sums[i] *= std::exp(static_cast<double>(shift[i] - next));
+      shift[i] = next;
+      block[i] = 0;
     }
-  }
-  for (int64_t i = 0; i < cols; ++i) shifts[i] = Shift(shifts[i]);
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* row = x + r * stride;
-#pragma omp simd
-    for (int64_t i = 0; i < cols; ++i) {
-      sums[i] += static_cast<double>(FastExp(Load(row[i]) - shifts[i]));
-    }
+    for (int64_t r = begin; r < end; ++r) AddExp(x + r * stride, shift, cols, block);
+    for (int64_t i = 0; i < cols; ++i) sums[i] += static_cast<double>(block[i]);
   }
   for (int64_t i = 0; i < cols; ++i) {
-    stat[i] = shifts[i] + static_cast<C>(std::log(sums[i]));
+    stat[i] = shift[i] + static_cast<C>(std::log(sums[i]));
     y[i] = Cast<T>(stat[i]);
   }
 }
 
+template <typename T, typename C>
+void AddRow(const T* __restrict row, int64_t cols, C* __restrict sums) {
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) sums[i] += Load(row[i]);
+}
+template <typename T, typename C>
+void AddSquares(const T* __restrict row, const C* __restrict center, int64_t cols,
+                C* __restrict rests, C* __restrict squares) {
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) {
+    const C rest = Load(row[i]) - center[i];
+    rests[i] += rest;
+    squares[i] += rest * rest;
+  }
+}
+
+// Means and squares of blocks are joined by the formula of Chan, Golub and LeVeque (1979).
 template <typename T>
 void VarianceOfTile(const T* x, int64_t rows, int64_t stride, int64_t cols, double scale, T* y,
                     ComputeType<T>* stat) {
   using C = ComputeType<T>;
+  C center[kTile], rests[kTile], squares[kTile];  // of a block; its mean, rounded, is the center
   double means[kTile] = {}, sums[kTile] = {};
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* row = x + r * stride;
-#pragma omp simd
-    for (int64_t i = 0; i < cols; ++i) means[i] += static_cast<double>(Load(row[i]));
-  }
-  for (int64_t i = 0; i < cols; ++i) means[i] /= static_cast<double>(rows);
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* row = x + r * stride;
-#pragma omp simd
+  for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
+    const int64_t end = std::min(rows, begin + kBlockRows);
+    for (C* sum : {center, rests, squares}) std::fill(sum, sum + cols, C(0));
+    for (int64_t r = begin; r < end; ++r) AddRow(x + r * stride, cols, center);
+    const double own = static_cast<double>(end - begin), before = static_cast<double>(begin);
+    for (int64_t i = 0; i < cols; ++i) center[i] /= static_cast<C>(own);
+    for (int64_t r = begin; r < end; ++r) {
+      AddSquares(x + r * stride, center, cols, rests, squares);
+    }
     for (int64_t i = 0; i < cols; ++i) {
-      const double rest = static_cast<double>(Load(row[i])) - means[i];
-      sums[i] += rest * rest;
+      const double shift = static_cast<double>(rests[i]) / own;  // from the center to the mean
+      const double rest = static_cast<double>(center[i]) + shift - means[i];
+      means[i] += rest * own / (before + own);
+      sums[i] += static_cast<double>(squares[i]) - own * shift * shift +
+                 rest * rest * before * own / (before + own);
     }
   }
   for (int64_t i = 0; i < cols; ++i) {
@@ -229,21 +294,61 @@ void StatisticBackward(const DeviceContext& context, const StatisticBackwardArgs
   });
 }
 
+// Eight neighbours are added up in three steps, so that only one addition per eight waits for the
+// one before.
+template <typename T>
+void CumSumOfRow(const T* from, int64_t n, bool reverse, T* to) {
+  typedef double Eight __attribute__((vector_size(64)));
+  typedef int64_t Places __attribute__((vector_size(64)));
+  const Eight zeros = {};
+  double sum = 0;
+  int64_t k = 0;
+  for (; k + 8 <= n; k += 8) {
+    const int64_t first = reverse ? n - 8 - k : k;
+    Eight v;
+    for (int i = 0; i < 8; ++i) v[i] = static_cast<double>(Load(from[first + i]));
+    if (reverse) v = __builtin_shuffle(v, Places{7, 6, 5, 4, 3, 2, 1, 0});
+    v += __builtin_shuffle(v, zeros, Places{8, 0, 1, 2, 3, 4, 5, 6});
+    v += __builtin_shuffle(v, zeros, Places{8, 8, 0, 1, 2, 3, 4, 5});
+    v += __builtin_shuffle(v, zeros, Places{8, 8, 8, 8, 0, 1, 2, 3});
+    v += sum;
+    sum = v[7];
+    if (reverse) v = __builtin_shuffle(v, Places{7, 6, 5, 4, 3, 2, 1, 0});
+    for (int i = 0; i < 8; ++i) to[first + i] = Cast<T>(v[i]);
+  }
+  for (; k < n; ++k) {
+    const int64_t at = reverse ? n - 1 - k : k;
+    sum += static_cast<double>(Load(from[at]));
+    to[at] = Cast<T>(sum);
+  }
+}
+
+template <typename T>
+void CumSumRow(const T* __restrict from, int64_t cols, double* __restrict sums, T* __restrict to) {
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) {
+    sums[i] += static_cast<double>(Load(from[i]));
+    to[i] = Cast<T>(sums[i]);
+  }
+}
+
 template <typename T>
 void CumSumKernel(const DeviceContext& context, const CumSumArgs& args) {
   const T* from = static_cast<const T*>(args.x);
   T* to = static_cast<T*>(args.y);
   const int64_t n = args.size, inner = args.inner;
   const bool reverse = args.reverse;
+  if (inner == 1) {
+    ForRows(context, args.outer, n, [=](int64_t begin, int64_t end) {
+      for (int64_t o = begin; o < end; ++o) CumSumOfRow(from + o * n, n, reverse, to + o * n);
+    });
+    return;
+  }
   ForTiles(context, args.outer, n, inner, [=](int64_t o, int64_t first, int64_t count) {
     double sums[kTile] = {};
     for (int64_t k = 0; k < n; ++k) {
       const int64_t at = (o * n + (reverse ? n - 1 - k : k)) * inner + first;
-#pragma omp simd
-      for (int64_t i = 0; i < count; ++i) {
-        sums[i] += static_cast<double>(Load(from[at + i]));
-        to[at + i] = Cast<T>(sums[i]);
-      }
+      CumSumRow(from + at, count, sums, to + at);
     }
   });
 }

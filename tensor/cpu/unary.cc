@@ -30,7 +30,7 @@ struct Math {
   }
   template <typename C>
   static inline C Pow(C x, C exponent) {
-    return std::pow(x, exponent);
+    return FastPow(x, exponent);
   }
 };
 

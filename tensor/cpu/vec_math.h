@@ -103,10 +103,10 @@ inline double FastLog(double x) { return std::log(x); }
 // As FastLog, for every x: subnormals are scaled by 2^23; -inf for 0, NaN below.
 inline float FastLogOfAny(float x) {
   const bool tiny = x < 1.17549435e-38f;
-  const float y = FastLog(tiny ? x * 8388608.0f : x) - (tiny ? 15.9423852f : 0.0f);
-  const float finite = x > 3.40282347e+38f || x != x ? x : y;  // an infinity or NaN is kept
-  const float positive = x < 0 ? std::numeric_limits<float>::quiet_NaN() : finite;
-  return x == 0 ? -std::numeric_limits<float>::infinity() : positive;
+  float y = FastLog(tiny ? x * 8388608.0f : x) - (tiny ? 15.9423852f : 0.0f);
+  y = x > 3.40282347e+38f ? x : y;
+  y = x == 0 ? -std::numeric_limits<float>::infinity() : y;
+  return x >= 0 ? y : std::numeric_limits<float>::quiet_NaN();
 }
 inline double FastLogOfAny(double x) { return std::log(x); }
 
@@ -116,9 +116,64 @@ inline float FastLog1p(float x) {
   const float u = 1.0f + x;
   const float rest = (x - (u - 1.0f)) / u;
   const float log = FastLogOfAny(u);
-  return log > -std::numeric_limits<float>::infinity() && x <= 3.40282347e+38f ? log + rest : log;
+  // Not for u = 0 and infinite x, where `rest` is NaN.
+  const float finite = u == 0 ? 0.0f : rest;
+  return log + (x > 3.40282347e+38f ? 0.0f : finite);
 }
 inline double FastLog1p(double x) { return std::log1p(x); }
+
+// x^exponent = exp(exponent log|x|) in double, where both functions are off by less than 1e-9: the
+// result is rounded almost as the exact one. A negative x gives NaN unless the exponent is an
+// integer.
+inline float FastPow(float x, float exponent) {
+  constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
+  const float magnitude = std::fabs(x);
+  // log2|x| = e + 2 atanh((m - 1) / (m + 1)) / ln(2), with m in [2/3, 4/3).
+  const double value = static_cast<double>(magnitude);
+  const int64_t bits = std::bit_cast<int64_t>(value);
+  const int64_t shift = (bits - std::bit_cast<int64_t>(2.0 / 3)) >> 52;
+  const double m = std::bit_cast<double>(bits - (shift << 52));
+  const double s = (m - 1) / (m + 1), ss = s * s;
+  double p = 1.0 / 15;
+  p = p * ss + 1.0 / 13;
+  p = p * ss + 1.0 / 11;
+  p = p * ss + 1.0 / 9;
+  p = p * ss + 1.0 / 7;
+  p = p * ss + 1.0 / 5;
+  p = p * ss + 1.0 / 3;
+  p = p * ss + 1;
+  const double log2 = static_cast<double>(shift) + p * s * 2.885390081777926814;
+  // 2^t, with t limited to where floats end.
+  double t = static_cast<double>(exponent) * log2;
+  t = t > 200 ? 200 : t;
+  t = t < -200 ? -200 : t;
+  const double shifted = t + kRound;
+  const double r = (t - (shifted - kRound)) * 0.693147180559945309417;
+  double e = 1.0 / 40320;
+  e = e * r + 1.0 / 5040;
+  e = e * r + 1.0 / 720;
+  e = e * r + 1.0 / 120;
+  e = e * r + 1.0 / 24;
+  e = e * r + 1.0 / 6;
+  e = e * r + 0.5;
+  e = e * r + 1;
+  e = e * r + 1;
+  const int64_t power = (std::bit_cast<int64_t>(shifted) - std::bit_cast<int64_t>(kRound)) << 52;
+  const float y = static_cast<float>(std::bit_cast<double>(std::bit_cast<int64_t>(e) + power));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float half = 0.5f * exponent;
+  const float integer = std::trunc(half) == half ? 1.0f : -1.0f;
+  const float sign_of_negative =
+      std::trunc(exponent) == exponent ? integer : std::numeric_limits<float>::quiet_NaN();
+  const float at_zero = exponent < 0 ? kInfinity : 0.0f;
+  const float at_infinity = exponent < 0 ? 0.0f : kInfinity;
+  float result = magnitude == 0 ? at_zero : y;
+  result = magnitude > 3.40282347e+38f ? at_infinity : result;
+  result = x < 0 ? result * sign_of_negative : result;
+  result = x != x ? x : result;
+  return exponent == 0 ? 1.0f : result;
+}
+inline double FastPow(double x, double exponent) { return std::pow(x, exponent); }
 
 // The sine and cosine of `turns` full turns. The reduction to an eighth of a turn is exact, so
 // large angles keep the precision of the double.

@@ -49,8 +49,8 @@ struct StatisticBackwardArgs {
   double scale;
 };
 
-// y[o, j, i] = sum of x[o, k, i] for k <= j, or for k >= j if `reverse`, added in f64 in the order
-// of k (from the end if `reverse`).
+// y[o, j, i] = sum of x[o, k, i] for k <= j, or for k >= j if `reverse`, added in f64 in an order
+// that the sizes determine.
 struct CumSumArgs {
   DType dtype;
   const void* x;

@@ -49,6 +49,12 @@ TEST(VecMath, ErrorsInUlp) {
   EXPECT_LE(WorstUlp(
                 -0.9999f, 3.4e38f, [](float x) { return FastLog1p(x); }, log1p),
             3);
+  for (const float exponent : {-2.5f, -1.0f, 0.3f, 1.7f, 3.0f}) {
+    EXPECT_LE(WorstUlp(
+                  1e-12f, 1e12f, [=](float x) { return FastPow(x, exponent); },
+                  [=](double x) { return std::pow(x, static_cast<double>(exponent)); }),
+              1);
+  }
 }
 
 TEST(VecMath, NaNAndInfinity) {
@@ -62,6 +68,20 @@ TEST(VecMath, NaNAndInfinity) {
   EXPECT_EQ(FastTanh(-INFINITY), -1);
   EXPECT_EQ(FastErf(INFINITY), 1);
   EXPECT_EQ(FastLog(1.0f), 0);
+}
+
+TEST(VecMath, PowersOfNegativeNumbersAndLimits) {
+  EXPECT_EQ(FastPow(-2.0f, 3.0f), -8);
+  EXPECT_EQ(FastPow(-2.0f, 2.0f), 4);
+  EXPECT_EQ(FastPow(-2.0f, -1.0f), -0.5f);
+  EXPECT_TRUE(std::isnan(FastPow(-2.0f, 0.5f)));
+  EXPECT_EQ(FastPow(0.0f, 2.5f), 0);
+  EXPECT_EQ(FastPow(0.0f, -2.5f), INFINITY);
+  EXPECT_EQ(FastPow(INFINITY, 0.5f), INFINITY);
+  EXPECT_EQ(FastPow(INFINITY, -0.5f), 0);
+  EXPECT_EQ(FastPow(NAN, 0.0f), 1);
+  EXPECT_TRUE(std::isnan(FastPow(NAN, 2.0f)));
+  EXPECT_EQ(FastPow(1e30f, 2.0f), INFINITY);
 }
 
 TEST(VecMath, SinCosOfManyTurns) {
