@@ -17,8 +17,8 @@
 
 #include "apogee/core/error.h"
 
-// Marks a function of one element that a loop of a kernel inlines. nvcc compiles it for the host and
-// for the GPU.
+// Marks a function of one element that a loop of a kernel inlines. nvcc compiles it for the host
+// and for the GPU.
 #ifdef __CUDACC__
 #define APOGEE_HOST_DEVICE __host__ __device__ __forceinline__
 #else

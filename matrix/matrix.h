@@ -73,8 +73,8 @@ struct MatrixOptions {
 std::vector<Cell> ChooseCells(const MatrixOptions& options);
 // Runs the chosen cells. Leaves out cells with more ranks than there are processes, and prints how
 // many. With several processes, show rank 0's `out`. With several jobs the lines are printed as the
-// cells end; the reports are in the order of ChooseCells. Throws Error for jobs < 1, and for several
-// jobs if the program's ranks are processes.
+// cells end; the reports are in the order of ChooseCells. Throws Error for jobs < 1, and for
+// several jobs if the program's ranks are processes.
 std::vector<CellReport> RunMatrix(const MatrixOptions& options, std::ostream& out);
 
 }  // namespace apogee::matrix

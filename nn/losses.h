@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Losses as callables, for Booster's `criterion`. Each is a mean, and throws Error for operands that
-// do not fit.
+// Losses as callables, for Booster's `criterion`. Each is a mean, and throws Error for operands
+// that do not fit.
 //
 //   nn::CrossEntropyLoss criterion{.label_smoothing = 0.1};
 //   Tensor loss = criterion(model(tokens), targets);

@@ -35,8 +35,8 @@ ComputeType<T> LogSumExp(const T* x, int64_t cols) {
   return max + std::log(sum);
 }
 
-// The share that these columns have in the logits' mean by the target's probabilities. `target` is a
-// column, or a number outside of the columns if another part holds the target.
+// The share that these columns have in the logits' mean by the target's probabilities. `target` is
+// a column, or a number outside of the columns if another part holds the target.
 template <typename T>
 ComputeType<T> TargetLogit(const T* logits, int64_t target, int64_t cols,
                            const LabelSmoothing& labels) {

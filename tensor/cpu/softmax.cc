@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Softmax over rows, and its logarithm. A row is read from memory once; further passes hit the caches. A row of -inf
-// gives NaN (-inf minus its own maximum), and so does a row with +inf or NaN.
+// Softmax over rows, and its logarithm. A row is read from memory once; further passes hit the
+// caches. A row of -inf gives NaN (-inf minus its own maximum), and so does a row with +inf or NaN.
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
 #include "apogee/tensor/cpu/row_ops.h"

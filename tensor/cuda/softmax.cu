@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Softmax over rows, and its logarithm. A row that fits into the threads' registers is read once. A row of -inf gives
-// NaN (-inf minus its own maximum), and so does a row with +inf or NaN.
+// Softmax over rows, and its logarithm. A row that fits into the threads' registers is read once. A
+// row of -inf gives NaN (-inf minus its own maximum), and so does a row with +inf or NaN.
 #include "apogee/tensor/cuda/attention/held_row.cuh"
 #include "apogee/tensor/cuda/attention/log_sum_exp.cuh"
 #include "apogee/tensor/cuda/device/rows.cuh"

@@ -271,8 +271,8 @@ struct MatMulActivationArgs {
   void* y;
 };
 
-// A target of the cross entropy as probabilities of classes: `smoothing` is shared by all `classes`,
-// and the target has the rest.
+// A target of the cross entropy as probabilities of classes: `smoothing` is shared by all
+// `classes`, and the target has the rest.
 struct LabelSmoothing {
   double smoothing = 0;
   int64_t classes = 1;

@@ -45,8 +45,8 @@ struct AttentionForwardArgs {
   AttentionMask mask = {};
 };
 // Overwrites dq, dk and dv, which may be interleaved in one packed buffer. wide: they are f32 (f64
-// for f64). dmask [batch, heads, q_tokens, kv_tokens], of the mask's floating dtype, is the gradient
-// of the masked scores; it is zeroed before, and may be null.
+// for f64). dmask [batch, heads, q_tokens, kv_tokens], of the mask's floating dtype, is the
+// gradient of the masked scores; it is zeroed before, and may be null.
 struct AttentionBackwardArgs {
   DType dtype;
   AttentionOperand q, k, v, out, dout, dq, dk, dv;
