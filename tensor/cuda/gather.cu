@@ -42,19 +42,15 @@ void ScatterAdd(const DeviceContext& context, const ScatterAddArgs& args) {
   ForEach(context, index.outer * index.inner, [=] __device__(int64_t column) {
     const int64_t o = column / index.inner, i = column % index.inner;
     const int64_t first = o * index.size * index.inner + i;
-    T* const rounded = y + first;
     for (int64_t r = 0; r < index.size; ++r) sums[first + r * index.inner] = C(0);
     for (int64_t j = 0; j < index.count; ++j) {
       const int64_t at =
           index.values[o * index.strides[0] + j * index.strides[1] + i * index.strides[2]];
       sums[first + at * index.inner] += Load(x + (o * index.count + j) * index.inner + i);
     }
-    if constexpr (kOwnSums) {
-      for (int64_t r = 0; r < index.size; ++r) {
-        rounded[r * index.inner] = Cast<T>(sums[first + r * index.inner]);
-      }
-    }
   });
+  if (!kOwnSums) return;
+  ForEach(context, n, [=] __device__(int64_t i) { y[i] = Cast<T>(sums[i]); });
 }
 
 }  // namespace
