@@ -19,11 +19,14 @@ constexpr int64_t kTile = 1024;  // columns
 template <typename Fn>
 void ForTiles(const DeviceContext& context, int64_t outer, int64_t reduce, int64_t inner,
               const Fn& fn) {
-  const int64_t tiles = (inner + kTile - 1) / kTile;
-  ForRows(context, outer * tiles, reduce * std::min(inner, kTile), [=](int64_t begin, int64_t end) {
+  // Narrower tiles if there would be fewer than threads. A column's result does not depend on them.
+  const int64_t share = (inner + context.num_threads() - 1) / context.num_threads();
+  const int64_t tile = std::clamp<int64_t>((share + 63) / 64 * 64, 64, kTile);
+  const int64_t tiles = (inner + tile - 1) / tile;
+  ForRows(context, outer * tiles, reduce * std::min(inner, tile), [=](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t first = unit % tiles * kTile;
-      fn(unit / tiles, first, std::min(kTile, inner - first));
+      const int64_t first = unit % tiles * tile;
+      fn(unit / tiles, first, std::min(tile, inner - first));
     }
   });
 }

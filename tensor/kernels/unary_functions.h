@@ -124,7 +124,7 @@ struct Power {
   }
   template <typename Math, typename C>
   APOGEE_HOST_DEVICE C Backward(C x, C dy) const {
-    return dy * C(exponent) * Math::Pow(x, C(exponent - 1));
+    return exponent == 0 ? C(0) : dy * C(exponent) * Math::Pow(x, C(exponent - 1));
   }
 };
 

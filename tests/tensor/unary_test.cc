@@ -118,6 +118,16 @@ TEST_F(UnaryTest, EndsOfTheDomains) {
   ExpectClose(y.values(), {NAN, -inf, 2}, 0);
 }
 
+// x^0 is 1 everywhere, with a derivative of 0.
+TEST_F(UnaryTest, PowerOfZero) {
+  const Buffer x(DType::kF32, {0, -2, INFINITY}), dy(DType::kF32, {1, 1, 1});
+  EXPECT_EQ(Forward({UnaryOp::kPower, 0, 0, {}, {}, 0, 0}, x), std::vector<double>(3, 1.0));
+  Buffer dx(DType::kF32, 3);
+  context_->kernels().unary_backward(
+      *context_, {UnaryOp::kPower, DType::kF32, x.data(), dy.data(), dx.data(), 3, 0, 0});
+  EXPECT_EQ(dx.values(), std::vector<double>(3, 0.0));
+}
+
 // log1p keeps its relative precision where 1 + x rounds.
 TEST_F(UnaryTest, SmallArgumentsOfLog1p) {
   for (double x = 1e-12; x < 1; x *= 3) {
