@@ -156,19 +156,18 @@ class BackwardPass {
         split = split || (node->IsWeightEdge(i) && node->wants(i));
       }
     }
-    if (node->edges().size() == 1 && node->num_outputs() == 1 && node->wants(0) &&
-        node->AddBackward(grads[0], SumOf(node->edges()[0]))) {
-      Deliver(node->edges()[0], Tensor());  // counts it as arrived
-      for (const auto& hook : node->post_hooks()) hook();
-      return;
-    }
     const GradPart part = split ? GradPart::kInputs : GradPart::kAll;
     const bool keep = options_.retain_graph || split;
     if (split) {
       deferred_.halves.push_back({node, grads});
       DeliverAll(*node, node->Backward(std::move(grads), {part, keep}), part);
     } else {
-      DeliverAll(*node, node->Backward(std::move(grads), {part, keep}), part);
+      const bool added = node->edges().size() == 1 && node->num_outputs() == 1 && node->wants(0) &&
+                         node->AddBackward(grads[0], SumOf(node->edges()[0]));
+      // If the gradient has been added, an undefined one counts as arrived.
+      DeliverAll(*node,
+                 added ? std::vector<Tensor>() : node->Backward(std::move(grads), {part, keep}),
+                 part);
       if (!keep) node->ReleaseSaved();
     }
     for (const auto& hook : node->post_hooks()) hook();

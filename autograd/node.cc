@@ -52,30 +52,33 @@ DType GradDType(const Tensor& tensor) {
   return meta != nullptr ? meta->grad_dtype : tensor.dtype();
 }
 
-bool NeedsGrad(std::initializer_list<std::reference_wrapper<const Tensor>> inputs) {
-  if (!GradModeEnabled()) return false;
-  return std::any_of(inputs.begin(), inputs.end(),
-                     [](const Tensor& input) { return MetaOf(input) != nullptr; });
-}
+namespace {
 
-void Attach(Tensor& output, const std::shared_ptr<Node>& node,
-            std::initializer_list<std::reference_wrapper<const Tensor>> inputs) {
-  std::vector<Edge> edges;
-  for (const Tensor& input : inputs) edges.push_back(EdgeOf(input));
-  node->set_edges(std::move(edges));
-  AttachOutput(output, node, 0);
-}
-
-bool NeedsGrad(std::span<const Tensor> inputs) {
+bool AnyNeedsGrad(const auto& inputs) {
   return GradModeEnabled() &&
          std::ranges::any_of(inputs, [](const Tensor& input) { return MetaOf(input) != nullptr; });
 }
 
-void Attach(Tensor& output, const std::shared_ptr<Node>& node, std::span<const Tensor> inputs) {
+void AttachTo(const auto& inputs, Tensor& output, const std::shared_ptr<Node>& node) {
   std::vector<Edge> edges;
   for (const Tensor& input : inputs) edges.push_back(EdgeOf(input));
   node->set_edges(std::move(edges));
   AttachOutput(output, node, 0);
+}
+
+}  // namespace
+
+bool NeedsGrad(std::initializer_list<std::reference_wrapper<const Tensor>> inputs) {
+  return AnyNeedsGrad(inputs);
+}
+bool NeedsGrad(std::span<const Tensor> inputs) { return AnyNeedsGrad(inputs); }
+
+void Attach(Tensor& output, const std::shared_ptr<Node>& node,
+            std::initializer_list<std::reference_wrapper<const Tensor>> inputs) {
+  AttachTo(inputs, output, node);
+}
+void Attach(Tensor& output, const std::shared_ptr<Node>& node, std::span<const Tensor> inputs) {
+  AttachTo(inputs, output, node);
 }
 
 void AttachOutput(Tensor& output, const std::shared_ptr<Node>& node, int index) {

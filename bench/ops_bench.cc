@@ -109,21 +109,17 @@ std::vector<Op> Ops() {
   list.push_back({"cum_sum dim 0", 1, true, [](const auto& x) { return ops::CumSum(x[0], 0); }});
   for (const int dim : {0, 1}) {
     const std::string end = " dim " + std::to_string(dim);
+    const ops::Reduction over("reduce", {kRows, kCols}, {dim});
     list.push_back({"sum" + end, 1, false,
-                    [dim](const auto& x) { return ops::Sum(x[0], {dim}, false, x[0].dtype()); }});
-    list.push_back(
-        {"max" + end, 1, false, [dim](const auto& x) {
-           return ops::ExtremeForward(Extreme::kMax, ops::Reduction("max", x[0], {dim})).y;
-         }});
-    list.push_back({"log_sum_exp" + end, 1, false, [dim](const auto& x) {
-                      return ops::StatisticForward(Statistic::kLogSumExp,
-                                                   ops::Reduction("lse", x[0], {dim}))
-                          .y;
+                    [over](const auto& x) { return ops::Sum(x[0], over, false, x[0].dtype()); }});
+    list.push_back({"max" + end, 1, false, [over](const auto& x) {
+                      return ops::ExtremeForward(Extreme::kMax, x[0], over).y;
                     }});
-    list.push_back({"var" + end, 1, false, [dim](const auto& x) {
-                      return ops::StatisticForward(Statistic::kVariance,
-                                                   ops::Reduction("var", x[0], {dim}), 1)
-                          .y;
+    list.push_back({"log_sum_exp" + end, 1, false, [over](const auto& x) {
+                      return ops::StatisticForward(Statistic::kLogSumExp, x[0], over).y;
+                    }});
+    list.push_back({"var" + end, 1, false, [over](const auto& x) {
+                      return ops::StatisticForward(Statistic::kVariance, x[0], over, 1).y;
                     }});
   }
   return list;

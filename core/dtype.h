@@ -137,6 +137,22 @@ decltype(auto) DispatchAny(DType dtype, const char* op, Fn&& fn) {
   }
 }
 
+// Calls fn.template operator()<T>() with an unsigned integer T of the dtype's size, for kernels
+// that only move elements: dtypes of one size share their code, and NaN payloads stay.
+template <typename Fn>
+decltype(auto) DispatchBits(DType dtype, Fn&& fn) {
+  switch (DTypeSize(dtype)) {
+    case 1:
+      return fn.template operator()<uint8_t>();
+    case 2:
+      return fn.template operator()<uint16_t>();
+    case 4:
+      return fn.template operator()<uint32_t>();
+    default:
+      return fn.template operator()<uint64_t>();
+  }
+}
+
 }  // namespace apogee
 
 #endif  // APOGEE_CORE_DTYPE_H_

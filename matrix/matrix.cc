@@ -85,13 +85,14 @@ std::vector<CellReport> RunCells(const std::vector<Cell>& cells, const MatrixOpt
   std::vector<CellReport> reports(cells.size());
   std::mutex mutex;
   auto next = by_optimizer.begin();
+  const SearchSeconds searched = NoSearchSeconds();
   const auto take = [&] {
     const std::lock_guard<std::mutex> lock(mutex);
     return next == by_optimizer.end() ? std::vector<size_t>{} : (next++)->second;
   };
   const auto work = [&] {
     for (std::vector<size_t> mine = take(); !mine.empty(); mine = take()) {
-      ReferenceCache references;
+      ReferenceCache references({}, searched);
       for (const size_t i : mine) {
         reports[i] = RunCell(cells[i], options.sabotage, references);
         const std::lock_guard<std::mutex> lock(mutex);

@@ -27,9 +27,11 @@ constexpr double kOneCode = 0.1;
 // as rare.
 constexpr double kOneSign = 0.1;
 
-// Processor time of this process, over all its threads.
+// Processor time of this thread, on which a one-rank run computes everything.
 double ProcessorSeconds() {
-  return static_cast<double>(std::clock()) / static_cast<double>(CLOCKS_PER_SEC);
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 // The change from rounding the weights once, to a relative unit `unit`, relative to the update (not
@@ -118,12 +120,12 @@ bool ReferenceCache::LookFurther(const Cell& cell,
   Reference& reference = Find(cell);
   while (reference.num_further_orders < kNumFurtherOrders &&
          reference.search_seconds < limits_.seconds_per_reference &&
-         search_seconds_ < limits_.seconds_in_all) {
+         *search_seconds_ < limits_.seconds_in_all) {
     const double start = ProcessorSeconds();
     Widen(reference, cell, FurtherOrder(reference.num_further_orders++), kEventFactor);
     const double seconds = ProcessorSeconds() - start;
     reference.search_seconds += seconds;
-    search_seconds_ += seconds;
+    search_seconds_->fetch_add(seconds);
     if (takes(reference)) return true;
   }
   return false;

@@ -10,9 +10,12 @@
 #ifndef APOGEE_MATRIX_REFERENCE_H_
 #define APOGEE_MATRIX_REFERENCE_H_
 
+#include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "apogee/matrix/plain_run.h"
 
@@ -35,18 +38,24 @@ struct Reference {
   double search_seconds = 0;
 };
 
-// Limits for LookFurther, in seconds of processor time so that a busy machine does not change a
-// verdict. The event that it looks for occurs in one of 300 runs of up to 30 ms each, and few
-// references need the search. If many do, the cells fail for another reason, and more searching
-// only costs time.
+// Limits for LookFurther, in seconds of the thread's processor time so that neither a busy machine
+// nor other jobs change a verdict. The event that it looks for occurs in one of 300 runs of up to
+// 30 ms each, and few references need the search. If many do, the cells fail for another reason,
+// and more searching only costs time.
 struct SearchLimits {
   double seconds_per_reference = 20;
   double seconds_in_all = 30;
 };
 
+// The processor time that the searches of some caches have used together.
+using SearchSeconds = std::shared_ptr<std::atomic<double>>;
+inline SearchSeconds NoSearchSeconds() { return std::make_shared<std::atomic<double>>(0.0); }
+
 class ReferenceCache {
  public:
-  explicit ReferenceCache(const SearchLimits& limits = {}) : limits_(limits) {}
+  explicit ReferenceCache(const SearchLimits& limits = {},
+                          SearchSeconds seconds_in_all = NoSearchSeconds())
+      : limits_(limits), search_seconds_(std::move(seconds_in_all)) {}
 
   // The reference of a cell. Cells share it if they agree in optimizer, precision, masters,
   // clipping and workload and, when targets are ignored, in the number of micro-batches. All cells
@@ -65,7 +74,7 @@ class ReferenceCache {
   Reference& Find(const Cell& cell);
 
   SearchLimits limits_;
-  double search_seconds_ = 0;
+  SearchSeconds search_seconds_;
   std::map<std::string, Reference> references_;
 };
 

@@ -12,16 +12,15 @@ namespace {
 
 class StatisticNode : public Node {
  public:
-  StatisticNode(Statistic kind, const Tensor& x, const Tensor& stat, std::vector<int> dims,
+  StatisticNode(Statistic kind, const Tensor& x, const ops::Reduction& over, const Tensor& stat,
                 double correction)
-      : kind_(kind), x_(x), stat_(stat), dims_(std::move(dims)), correction_(correction) {}
+      : kind_(kind), x_(x), stat_(stat), over_(over), correction_(correction) {}
   const char* name() const override {
     return kind_ == Statistic::kVariance ? "var" : "log_sum_exp";
   }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
-    const Tensor x = x_.Take(context);
-    return {ops::StatisticBackward(kind_, ops::Reduction(name(), x, dims_), stat_.Take(context),
-                                   grads[0], correction_)};
+    return {ops::StatisticBackward(kind_, x_.Take(context), over_, stat_.Take(context), grads[0],
+                                   correction_)};
   }
   void ReleaseSaved() override {
     x_.Reset();
@@ -31,44 +30,37 @@ class StatisticNode : public Node {
  private:
   Statistic kind_;
   SavedTensor x_, stat_;
-  std::vector<int> dims_;
+  ops::Reduction over_;
   double correction_;
 };
 
 class ExtremeNode : public Node {
  public:
-  ExtremeNode(const char* name, const Tensor& x, const Tensor& index, std::vector<int> dims)
-      : name_(name), shape_(x.shape()), index_(index), dims_(std::move(dims)) {}
+  ExtremeNode(const char* name, const Tensor& index, const ops::Reduction& over)
+      : name_(name), index_(index), over_(over) {}
   const char* name() const override { return name_; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
-    // Only the layout of x counts here.
-    const Tensor like = Tensor::Zeros({}, grads[0].dtype(), grads[0].context()).Expand(shape_);
-    const ops::Reduction over(name_, like, dims_);
-    return {over.Restore(ops::ExtremeBackward(index_.Take(context), grads[0], over.outer(),
-                                              over.reduce(), over.inner()))};
+    return {ops::ExtremeBackward(index_.Take(context), grads[0], over_)};
   }
   void ReleaseSaved() override { index_.Reset(); }
 
  private:
   const char* name_;
-  Shape shape_;
   SavedTensor index_;
-  std::vector<int> dims_;
+  ops::Reduction over_;
 };
 
-Tensor ScaledSum(const char* name, const Tensor& x, const std::vector<int>& dims, bool keep_dims,
-                 bool mean) {
-  const Tensor whole = x.Detach();
-  Tensor y;
-  Shape kept;
-  double scale = 1;
-  {
-    const ops::Reduction over(name, whole, dims);
-    if (mean) scale = 1.0 / static_cast<double>(over.reduce());
-    kept = over.Result(true);
-  }
-  y = ops::Sum(whole, dims, keep_dims, x.dtype(), scale);
-  AttachMap(y, name, x, [scale, kept, shape = x.shape()](const Tensor& dy) {
+ops::Reduction Over(const char* name, const Tensor& x, const std::vector<int>& dims) {
+  APOGEE_CHECK(x.defined(), name, ": x is undefined");
+  return ops::Reduction(name, x.shape(), dims);
+}
+
+Tensor SumOver(const char* name, const Tensor& x, const std::vector<int>& dims, bool keep_dims,
+               bool mean) {
+  const ops::Reduction over = Over(name, x, dims);
+  const double scale = mean ? 1.0 / static_cast<double>(over.reduce()) : 1;
+  Tensor y = ops::Sum(x.Detach(), over, keep_dims, x.dtype(), scale);
+  AttachMap(y, name, x, [scale, kept = over.Result(true), shape = x.shape()](const Tensor& dy) {
     const Tensor scaled = scale == 1 ? dy.Contiguous() : ops::Scale(dy, scale);
     return scaled.View(kept).Expand(shape).Contiguous();
   });
@@ -77,27 +69,23 @@ Tensor ScaledSum(const char* name, const Tensor& x, const std::vector<int>& dims
 
 Tensor ExtremeOver(Extreme kind, const char* name, const Tensor& x, const std::vector<int>& dims,
                    bool keep_dims) {
-  APOGEE_CHECK(x.defined(), name, ": x is undefined");
-  const ops::Reduction over(name, x.Detach(), dims);
-  const ops::ExtremeResult result = ops::ExtremeForward(kind, over);
+  const ops::Reduction over = Over(name, x, dims);
+  const ops::ExtremeResult result = ops::ExtremeForward(kind, x.Detach(), over);
   Tensor y = result.y.View(over.Result(keep_dims));
-  if (NeedsGrad({x})) {
-    Attach(y, std::make_shared<ExtremeNode>(name, x, result.index, dims), {x});
-  }
+  if (NeedsGrad({x})) Attach(y, std::make_shared<ExtremeNode>(name, result.index, over), {x});
   return y;
 }
 
 Tensor StatisticOver(Statistic kind, const char* name, const Tensor& x,
                      const std::vector<int>& dims, bool keep_dims, double correction) {
-  APOGEE_CHECK(x.defined(), name, ": x is undefined");
-  const ops::Reduction over(name, x.Detach(), dims);
+  const ops::Reduction over = Over(name, x, dims);
   APOGEE_CHECK(kind != Statistic::kVariance || static_cast<double>(over.reduce()) > correction,
                "var: needs more than ", correction, " elements, got ", over.reduce(),
                " in the dims of shape ", x.shape());
-  const ops::StatisticResult result = ops::StatisticForward(kind, over, correction);
+  const ops::StatisticResult result = ops::StatisticForward(kind, x.Detach(), over, correction);
   Tensor y = result.y.View(over.Result(keep_dims));
   if (NeedsGrad({x})) {
-    Attach(y, std::make_shared<StatisticNode>(kind, x.Detach(), result.stat, dims, correction),
+    Attach(y, std::make_shared<StatisticNode>(kind, x.Detach(), over, result.stat, correction),
            {x});
   }
   return y;
@@ -106,11 +94,11 @@ Tensor StatisticOver(Statistic kind, const char* name, const Tensor& x,
 }  // namespace
 
 Tensor Sum(const Tensor& x, const std::vector<int>& dims, bool keep_dims) {
-  return ScaledSum("sum", x, dims, keep_dims, false);
+  return SumOver("sum", x, dims, keep_dims, false);
 }
 
 Tensor Mean(const Tensor& x, const std::vector<int>& dims, bool keep_dims) {
-  return ScaledSum("mean", x, dims, keep_dims, true);
+  return SumOver("mean", x, dims, keep_dims, true);
 }
 
 Tensor Max(const Tensor& x, const std::vector<int>& dims, bool keep_dims) {
@@ -136,9 +124,8 @@ Tensor CumSum(const Tensor& x, int dim) {
 }
 
 Tensor ArgMax(const Tensor& x, int dim, bool keep_dim) {
-  APOGEE_CHECK(x.defined(), "arg_max: x is undefined");
-  const ops::Reduction over("arg_max", x.Detach(), {dim});
-  return ops::ExtremeForward(Extreme::kMax, over).index.View(over.Result(keep_dim));
+  const ops::Reduction over = Over("arg_max", x, {dim});
+  return ops::ExtremeForward(Extreme::kMax, x.Detach(), over).index.View(over.Result(keep_dim));
 }
 
 }  // namespace apogee::autograd

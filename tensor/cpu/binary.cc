@@ -4,22 +4,12 @@
 #include "apogee/tensor/cpu/broadcast.h"
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
+#include "apogee/tensor/kernels/binary_functions.h"
 
 namespace apogee::cpu {
 namespace {
 
-template <BinaryOp op, typename C>
-auto Apply(C a, C b) {
-  if constexpr (op == BinaryOp::kAdd) return a + b;
-  if constexpr (op == BinaryOp::kSub) return a - b;
-  if constexpr (op == BinaryOp::kMul) return a * b;
-  if constexpr (op == BinaryOp::kDiv) return a / b;
-  if constexpr (op == BinaryOp::kMax) return a != a || a > b ? a : b;
-  if constexpr (op == BinaryOp::kMin) return a != a || a < b ? a : b;
-  if constexpr (op == BinaryOp::kLess) return static_cast<uint8_t>(a < b);
-  if constexpr (op == BinaryOp::kLessEqual) return static_cast<uint8_t>(a <= b);
-  if constexpr (op == BinaryOp::kEqual) return static_cast<uint8_t>(a == b);
-}
+using binary::Apply;
 
 // Integers are compared as they are.
 template <typename T>
@@ -42,7 +32,7 @@ void BinarySpan(const T* a, const T* b, Out* out, int64_t n) {
 
 template <BinaryOp op, typename T>
 void BinaryKernel(const DeviceContext& context, const BinaryArgs& args) {
-  using Out = std::conditional_t<IsComparison(op), uint8_t, T>;
+  using Out = binary::Result<op, T>;
   const T* a = static_cast<const T*>(args.a);
   const T* b = static_cast<const T*>(args.b);
   Out* out = static_cast<Out*>(args.out);
@@ -67,31 +57,11 @@ void BinaryOfType(const DeviceContext& context, const BinaryArgs& args) {
 }  // namespace
 
 void binary(const DeviceContext& context, const BinaryArgs& args) {
-  switch (args.op) {
-    case BinaryOp::kAdd:
-      return BinaryOfType<BinaryOp::kAdd>(context, args);
-    case BinaryOp::kSub:
-      return BinaryOfType<BinaryOp::kSub>(context, args);
-    case BinaryOp::kMul:
-      return BinaryOfType<BinaryOp::kMul>(context, args);
-    case BinaryOp::kDiv:
-      return BinaryOfType<BinaryOp::kDiv>(context, args);
-    case BinaryOp::kMax:
-      return BinaryOfType<BinaryOp::kMax>(context, args);
-    case BinaryOp::kMin:
-      return BinaryOfType<BinaryOp::kMin>(context, args);
-    case BinaryOp::kLess:
-      return BinaryOfType<BinaryOp::kLess>(context, args);
-    case BinaryOp::kLessEqual:
-      return BinaryOfType<BinaryOp::kLessEqual>(context, args);
-    case BinaryOp::kEqual:
-      return BinaryOfType<BinaryOp::kEqual>(context, args);
-  }
+  binary::DispatchBinary(args.op, [&](auto op) { BinaryOfType<op()>(context, args); });
 }
 
-// Moves the bits of the chosen element, so dtypes of one size share a loop.
 void where(const DeviceContext& context, const WhereArgs& args) {
-  const auto run = [&]<typename T>() {
+  DispatchBits(args.dtype, [&]<typename T>() {
     const uint8_t* mask = static_cast<const uint8_t*>(args.mask);
     const T* a = static_cast<const T*>(args.a);
     const T* b = static_cast<const T*>(args.b);
@@ -109,17 +79,7 @@ void where(const DeviceContext& context, const WhereArgs& args) {
         });
       });
     });
-  };
-  switch (DTypeSize(args.dtype)) {
-    case 1:
-      return run.template operator()<uint8_t>();
-    case 2:
-      return run.template operator()<uint16_t>();
-    case 4:
-      return run.template operator()<uint32_t>();
-    default:
-      return run.template operator()<uint64_t>();
-  }
+  });
 }
 
 }  // namespace apogee::cpu

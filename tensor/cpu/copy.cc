@@ -106,17 +106,7 @@ void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
 
 void copy(const DeviceContext& context, const CopyArgs& args) {
   if (args.x_dtype == args.y_dtype) {
-    // Moves the bits as they are, including NaN payloads.
-    switch (DTypeSize(args.x_dtype)) {
-      case 1:
-        return CopyKernel<uint8_t, uint8_t>(context, args);
-      case 2:
-        return CopyKernel<uint16_t, uint16_t>(context, args);
-      case 4:
-        return CopyKernel<uint32_t, uint32_t>(context, args);
-      default:
-        return CopyKernel<uint64_t, uint64_t>(context, args);
-    }
+    return DispatchBits(args.x_dtype, [&]<typename T>() { CopyKernel<T, T>(context, args); });
   }
   DispatchAny(args.x_dtype, "copy", [&]<typename X>() {
     DispatchAny(args.y_dtype, "copy", [&]<typename Y>() {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Fused softmax and cross entropy. Forward reads the logits from memory once, in chunks that stay
-// in the L1 cache. It keeps a running maximum, and a sum that is rescaled when the maximum grows.
-// Backward is one pass that may run in place. The part kernels do the same for columns that are
-// split into parts. They use a part's log-sum-exp instead of its maximum, so that the logits are
-// still read once.
+// Fused softmax and cross entropy. Forward reads the logits from memory once (LogSumExp). Backward
+// is one pass that may run in place. The part kernels do the same for columns that are split into
+// parts. They use a part's log-sum-exp instead of its maximum, so that the logits are still read
+// once.
 #include <cmath>
 
 #include "apogee/tensor/cpu/kernels.h"
@@ -15,24 +14,12 @@
 namespace apogee::cpu {
 namespace {
 
-constexpr int64_t kChunk = 4096;
-
+// The shift is 0 while the maximum is -inf: exp(-inf - -inf) would be NaN instead of 0.
 template <typename T>
-ComputeType<T> LogSumExp(const T* x, int64_t cols) {
+ComputeType<T> RowLogSumExp(const T* x, int64_t cols) {
   using C = ComputeType<T>;
-  C max = -std::numeric_limits<C>::infinity();
-  C sum = 0;
-  for (int64_t begin = 0; begin < cols; begin += kChunk) {
-    const T* chunk = x + begin;
-    const int64_t count = std::min(kChunk, cols - begin);
-    const C new_max = std::max(max, RowMax(chunk, count));
-    if (sum != 0) sum *= FastExp(max - new_max);
-    max = new_max;
-    // The shift is 0 while the maximum is -inf: exp(-inf - -inf) would be NaN instead of 0.
-    const C shift = max == -std::numeric_limits<C>::infinity() ? C(0) : max;
-    sum += SumOver<C>(count, [=](int64_t i) { return FastExp(Load(chunk[i]) - shift); });
-  }
-  return max + std::log(sum);
+  return LogSumExp(x, cols,
+                   [](C max) { return max == -std::numeric_limits<C>::infinity() ? C(0) : max; });
 }
 
 // The share that these columns have in the logits' mean by the target's probabilities. `target` is
@@ -74,7 +61,7 @@ void cross_entropy_forward(const DeviceContext& context, const CrossEntropyForwa
       for (int64_t r = begin; r < end; ++r) {
         const T* row = logits + r * args.cols;
         const int64_t target = args.targets[r];
-        lse[r] = LogSumExp(row, args.cols);
+        lse[r] = RowLogSumExp(row, args.cols);
         const bool ignored = target == args.ignore_index;
         loss[r] = ignored ? C(0) : lse[r] - TargetLogit(row, target, args.cols, args.labels);
       }
@@ -116,7 +103,7 @@ void cross_entropy_part_forward(const DeviceContext& context,
     ForRows(context, args.rows, args.cols, [=, &args](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const T* row = logits + r * (args.cols + args.padding);
-        lse[r] = LogSumExp(row, args.cols);
+        lse[r] = RowLogSumExp(row, args.cols);
         target_logits[r] = TargetLogit(row, args.targets[r] - args.first, args.cols, args.labels);
       }
     });
@@ -132,7 +119,7 @@ void cross_entropy_part_sums(const DeviceContext& context, const CrossEntropyPar
     ForElements(context, args.rows, [=](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const C m = Load(max[r]);
-        // As in LogSumExp: a row of -inf sums to 0, not to NaN.
+        // As in RowLogSumExp: a row of -inf sums to 0, not to NaN.
         const C shift = m == -std::numeric_limits<C>::infinity() ? C(0) : m;
         sums[r] = Cast<T>(FastExp(Load(lse[r]) - shift));
       }

@@ -7,8 +7,6 @@
 namespace apogee::cpu {
 namespace {
 
-constexpr int64_t kTile = 512;  // columns
-
 template <typename T>
 void GatherKernel(const DeviceContext& context, const GatherArgs& args) {
   const T* x = static_cast<const T*>(args.x);
@@ -37,7 +35,6 @@ void ScatterAddKernel(const DeviceContext& context, const ScatterAddArgs& args) 
   const T* x = static_cast<const T*>(args.x);
   T* y = static_cast<T*>(args.y);
   const DimIndex index = args.index;
-  const int64_t tiles = (index.inner + kTile - 1) / kTile;
   // Sums of 16-bit elements need memory of their own.
   const int64_t n = index.outer * index.size * index.inner;
   const Workspace workspace(context, kIsHalf<T> ? n * static_cast<int64_t>(sizeof(C)) : 0);
@@ -47,48 +44,33 @@ void ScatterAddKernel(const DeviceContext& context, const ScatterAddArgs& args) 
   } else {
     sums = y;
   }
-  const int64_t unit_size = (index.count + index.size) * std::min(index.inner, kTile);
-  ForRows(context, index.outer * tiles, unit_size, [=](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t o = unit / tiles, first = unit % tiles * kTile;
-      const int64_t last = std::min(index.inner, first + kTile);
-      C* const sum = sums + o * index.size * index.inner;
-      T* const to = y + o * index.size * index.inner;
-      for (int64_t r = 0; r < index.size; ++r) {
-        std::fill(sum + r * index.inner + first, sum + r * index.inner + last, C(0));
-      }
-      for (int64_t j = 0; j < index.count; ++j) {
-        const int64_t* at = index.values + o * index.strides[0] + j * index.strides[1];
-        const T* from = x + (o * index.count + j) * index.inner;
-        for (int64_t i = first; i < last; ++i) {
-          sum[at[i * index.strides[2]] * index.inner + i] += Load(from[i]);
-        }
-      }
-      if constexpr (kIsHalf<T>) {
-        for (int64_t r = 0; r < index.size; ++r) {
-          for (int64_t i = first; i < last; ++i) {
-            to[r * index.inner + i] = Cast<T>(sum[r * index.inner + i]);
-          }
-        }
+  const int64_t rows = index.count + index.size;
+  ForTiles<512>(context, index.outer, rows, index.inner, [=](int64_t o, int64_t first, int64_t n) {
+    const int64_t last = first + n;
+    C* const sum = sums + o * index.size * index.inner;
+    for (int64_t r = 0; r < index.size; ++r) {
+      std::fill(sum + r * index.inner + first, sum + r * index.inner + last, C(0));
+    }
+    for (int64_t j = 0; j < index.count; ++j) {
+      const int64_t* at = index.values + o * index.strides[0] + j * index.strides[1];
+      const T* from = x + (o * index.count + j) * index.inner;
+      for (int64_t i = first; i < last; ++i) {
+        sum[at[i * index.strides[2]] * index.inner + i] += Load(from[i]);
       }
     }
   });
+  if constexpr (kIsHalf<T>) {
+    ForElements(context, n, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) y[i] = Cast<T>(sums[i]);
+    });
+  }
 }
 
 }  // namespace
 
-// Moves the bits, so dtypes of one size share a loop.
 void gather(const DeviceContext& context, const GatherArgs& args) {
-  switch (DTypeSize(args.dtype)) {
-    case 1:
-      return GatherKernel<uint8_t>(context, args);
-    case 2:
-      return GatherKernel<uint16_t>(context, args);
-    case 4:
-      return GatherKernel<uint32_t>(context, args);
-    default:
-      return GatherKernel<uint64_t>(context, args);
-  }
+  DispatchBits(args.dtype, [&]<typename T>() { GatherKernel<T>(context, args); });
 }
 
 void scatter_add(const DeviceContext& context, const ScatterAddArgs& args) {

@@ -57,6 +57,23 @@ void ForRows(const DeviceContext& context, int64_t rows, int64_t cols, const Fn&
   ParallelFor(context.num_threads(), rows, grain, fn);
 }
 
+// Sees a tensor as [outer, rows, inner]. Calls fn(o, first, count) for tiles of at most `kTile`
+// columns of each outer index, on the context's threads. Tiles are narrower if there would be fewer
+// than threads, so a column's result must not depend on its tile.
+template <int64_t kTile, typename Fn>
+void ForTiles(const DeviceContext& context, int64_t outer, int64_t rows, int64_t inner,
+              const Fn& fn) {
+  const int64_t share = (inner + context.num_threads() - 1) / context.num_threads();
+  const int64_t tile = std::clamp<int64_t>((share + 63) / 64 * 64, 64, kTile);
+  const int64_t tiles = (inner + tile - 1) / tile;
+  ForRows(context, outer * tiles, rows * std::min(inner, tile), [=](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t first = unit % tiles * tile;
+      fn(unit / tiles, first, std::min(tile, inner - first));
+    }
+  });
+}
+
 }  // namespace apogee::cpu
 
 #endif  // APOGEE_TENSOR_CPU_LOOPS_H_

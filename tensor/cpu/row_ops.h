@@ -8,10 +8,12 @@
 #ifndef APOGEE_TENSOR_CPU_ROW_OPS_H_
 #define APOGEE_TENSOR_CPU_ROW_OPS_H_
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
 #include "apogee/tensor/cpu/loops.h"
+#include "apogee/tensor/cpu/vec_math.h"
 
 namespace apogee::cpu {
 
@@ -83,6 +85,27 @@ inline ComputeType<T> RowMax(const T* x, int64_t n) {
   return ReduceOver(
       n, -std::numeric_limits<C>::infinity(), [=](int64_t i) { return Load(x[i]); },
       [](C a, C b) { return b > a ? b : a; });
+}
+
+// log(sum(exp(x))) of one row, which is read from memory once, in chunks that stay in the L1 cache.
+// Keeps a running maximum, and a sum that is rescaled when the maximum grows. shift_of(max) is
+// subtracted before exp: the maximum, or another number where that is infinite.
+template <typename T, typename ShiftOf>
+inline ComputeType<T> LogSumExp(const T* x, int64_t n, const ShiftOf& shift_of) {
+  using C = ComputeType<T>;
+  constexpr int64_t kChunk = 4096;
+  C max = -std::numeric_limits<C>::infinity();
+  C shift = 0, sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kChunk) {
+    const T* chunk = x + begin;
+    const int64_t count = std::min(kChunk, n - begin);
+    max = std::max(max, RowMax(chunk, count));
+    const C next = shift_of(max);
+    if (sum != 0) sum *= FastExp(shift - next);
+    shift = next;
+    sum += SumOver<C>(count, [=](int64_t i) { return FastExp(Load(chunk[i]) - next); });
+  }
+  return shift + std::log(sum);
 }
 
 }  // namespace apogee::cpu

@@ -15,22 +15,6 @@ namespace {
 
 constexpr int64_t kTile = 1024;  // columns
 
-// Calls fn(o, first, count) for tiles of columns of each outer index, on the context's threads.
-template <typename Fn>
-void ForTiles(const DeviceContext& context, int64_t outer, int64_t reduce, int64_t inner,
-              const Fn& fn) {
-  // Narrower tiles if there would be fewer than threads. A column's result does not depend on them.
-  const int64_t share = (inner + context.num_threads() - 1) / context.num_threads();
-  const int64_t tile = std::clamp<int64_t>((share + 63) / 64 * 64, 64, kTile);
-  const int64_t tiles = (inner + tile - 1) / tile;
-  ForRows(context, outer * tiles, reduce * std::min(inner, tile), [=](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t first = unit % tiles * tile;
-      fn(unit / tiles, first, std::min(tile, inner - first));
-    }
-  });
-}
-
 // The extreme of two numbers; NaN if either is. Without branches, so that loops vectorise.
 template <Extreme kind, typename C>
 bool Stays(C a, C b) {
@@ -102,7 +86,7 @@ void ExtremeKernel(const DeviceContext& context, const ExtremeArgs& args) {
   T* y = static_cast<T*>(args.y);
   int64_t* index = args.index;
   const int64_t n = args.reduce, inner = args.inner;
-  ForTiles(context, args.outer, n, inner, [=](int64_t o, int64_t first, int64_t count) {
+  ForTiles<kTile>(context, args.outer, n, inner, [=](int64_t o, int64_t first, int64_t count) {
     const int64_t at = o * inner + first;
     int64_t* const places = index == nullptr ? nullptr : index + at;
     if (inner == 1) return ExtremeOfRow<kind>(x + o * n, n, y + at, places);
@@ -116,19 +100,9 @@ C Shift(C max) {
   return std::isinf(max) ? C(0) : max;
 }
 
-// Sums over blocks are added up in f64, so that their errors do not grow with the row.
 template <typename T>
 void LogSumExpOfRow(const T* x, int64_t n, T* y, ComputeType<T>* stat) {
-  using C = ComputeType<T>;
-  constexpr int64_t kBlock = 4096;
-  const C shift = Shift(RowMax(x, n));
-  double sum = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const T* block = x + begin;
-    sum += static_cast<double>(SumOver<C>(
-        std::min(kBlock, n - begin), [=](int64_t i) { return FastExp(Load(block[i]) - shift); }));
-  }
-  *stat = shift + static_cast<C>(std::log(sum));
+  *stat = LogSumExp(x, n, Shift<ComputeType<T>>);
   *y = Cast<T>(*stat);
 }
 
@@ -242,7 +216,7 @@ void StatisticKernel(const DeviceContext& context, const StatisticForwardArgs& a
   const int64_t n = args.reduce, inner = args.inner;
   const double scale = args.scale;
   const bool variance = args.kind == Statistic::kVariance;
-  ForTiles(context, args.outer, n, inner, [=](int64_t o, int64_t first, int64_t count) {
+  ForTiles<kTile>(context, args.outer, n, inner, [=](int64_t o, int64_t first, int64_t count) {
     const T* x = from + o * n * inner + first;
     T* y = to + o * inner + first;
     ComputeType<T>* stat = stats + o * inner + first;
@@ -347,7 +321,7 @@ void CumSumKernel(const DeviceContext& context, const CumSumArgs& args) {
     });
     return;
   }
-  ForTiles(context, args.outer, n, inner, [=](int64_t o, int64_t first, int64_t count) {
+  ForTiles<kTile>(context, args.outer, n, inner, [=](int64_t o, int64_t first, int64_t count) {
     double sums[kTile] = {};
     for (int64_t k = 0; k < n; ++k) {
       const int64_t at = (o * n + (reverse ? n - 1 - k : k)) * inner + first;

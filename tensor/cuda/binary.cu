@@ -7,22 +7,12 @@
 #include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tensor/cuda/device/vector_loop.cuh"
 #include "apogee/tensor/cuda/kernels.h"
+#include "apogee/tensor/kernels/binary_functions.h"
 
 namespace apogee::cuda {
 namespace {
 
-template <BinaryOp kOp, typename C>
-__device__ __forceinline__ auto Apply(C a, C b) {
-  if constexpr (kOp == BinaryOp::kAdd) return a + b;
-  if constexpr (kOp == BinaryOp::kSub) return a - b;
-  if constexpr (kOp == BinaryOp::kMul) return a * b;
-  if constexpr (kOp == BinaryOp::kDiv) return a / b;
-  if constexpr (kOp == BinaryOp::kMax) return a != a || a > b ? a : b;
-  if constexpr (kOp == BinaryOp::kMin) return a != a || a < b ? a : b;
-  if constexpr (kOp == BinaryOp::kLess) return static_cast<uint8_t>(a < b);
-  if constexpr (kOp == BinaryOp::kLessEqual) return static_cast<uint8_t>(a <= b);
-  if constexpr (kOp == BinaryOp::kEqual) return static_cast<uint8_t>(a == b);
-}
+using binary::Apply;
 
 // Integers are compared as they are.
 template <typename T>
@@ -57,7 +47,7 @@ void BinaryRepeated(const DeviceContext& context, const BinaryArgs& args, int64_
 
 template <typename T, BinaryOp kOp>
 void Binary(const DeviceContext& context, const BinaryArgs& args) {
-  using Out = std::conditional_t<IsComparison(kOp), uint8_t, T>;
+  using Out = binary::Result<kOp, T>;
   const Broadcast& over = args.over;
   const T* a = static_cast<const T*>(args.a);
   const T* b = static_cast<const T*>(args.b);
@@ -107,40 +97,11 @@ void Where(const DeviceContext& context, const WhereArgs& args) {
 }  // namespace
 
 void binary(const DeviceContext& context, const BinaryArgs& args) {
-  switch (args.op) {
-    case BinaryOp::kAdd:
-      return BinaryOfType<BinaryOp::kAdd>(context, args);
-    case BinaryOp::kSub:
-      return BinaryOfType<BinaryOp::kSub>(context, args);
-    case BinaryOp::kMul:
-      return BinaryOfType<BinaryOp::kMul>(context, args);
-    case BinaryOp::kDiv:
-      return BinaryOfType<BinaryOp::kDiv>(context, args);
-    case BinaryOp::kMax:
-      return BinaryOfType<BinaryOp::kMax>(context, args);
-    case BinaryOp::kMin:
-      return BinaryOfType<BinaryOp::kMin>(context, args);
-    case BinaryOp::kLess:
-      return BinaryOfType<BinaryOp::kLess>(context, args);
-    case BinaryOp::kLessEqual:
-      return BinaryOfType<BinaryOp::kLessEqual>(context, args);
-    case BinaryOp::kEqual:
-      return BinaryOfType<BinaryOp::kEqual>(context, args);
-  }
+  binary::DispatchBinary(args.op, [&](auto op) { BinaryOfType<op()>(context, args); });
 }
 
-// Moves the bits of the chosen element, so dtypes of one size share a kernel.
 void where(const DeviceContext& context, const WhereArgs& args) {
-  switch (DTypeSize(args.dtype)) {
-    case 1:
-      return Where<uint8_t>(context, args);
-    case 2:
-      return Where<uint16_t>(context, args);
-    case 4:
-      return Where<uint32_t>(context, args);
-    default:
-      return Where<uint64_t>(context, args);
-  }
+  DispatchBits(args.dtype, [&]<typename T>() { Where<T>(context, args); });
 }
 
 }  // namespace apogee::cuda

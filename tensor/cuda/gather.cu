@@ -55,18 +55,8 @@ void ScatterAdd(const DeviceContext& context, const ScatterAddArgs& args) {
 
 }  // namespace
 
-// Moves the bits, so dtypes of one size share a kernel.
 void gather(const DeviceContext& context, const GatherArgs& args) {
-  switch (DTypeSize(args.dtype)) {
-    case 1:
-      return Gather<uint8_t>(context, args);
-    case 2:
-      return Gather<uint16_t>(context, args);
-    case 4:
-      return Gather<uint32_t>(context, args);
-    default:
-      return Gather<uint64_t>(context, args);
-  }
+  DispatchBits(args.dtype, [&]<typename T>() { Gather<T>(context, args); });
 }
 
 void scatter_add(const DeviceContext& context, const ScatterAddArgs& args) {

@@ -16,30 +16,29 @@ double VarianceScale(const Reduction& over, double correction) {
 
 }  // namespace
 
-Reduction::Reduction(const char* op, const Tensor& x, const std::vector<int>& dims) : x_(x) {
-  APOGEE_CHECK(x.defined(), op, ": x is undefined");
-  APOGEE_CHECK(!dims.empty(), op, ": names no dim of shape ", x.shape());
+Reduction::Reduction(const char* op, const Shape& shape, const std::vector<int>& dims)
+    : op_(op), shape_(shape), kept_(shape) {
+  APOGEE_CHECK(!dims.empty(), op, ": names no dim of shape ", shape);
   std::vector<int> reduced;
   for (const int dim : dims) {
-    APOGEE_CHECK(dim >= -x.rank() && dim < x.rank(), op, ": dim ", dim, " is outside shape ",
-                 x.shape());
-    reduced.push_back(x.shape().Normalize(dim));
+    APOGEE_CHECK(dim >= -shape.rank() && dim < shape.rank(), op, ": dim ", dim,
+                 " is outside shape ", shape);
+    reduced.push_back(shape.Normalize(dim));
   }
   std::ranges::sort(reduced);
   const auto twice = std::ranges::adjacent_find(reduced);
   APOGEE_CHECK(twice == reduced.end(), op, ": dim ", twice == reduced.end() ? 0 : *twice,
-               " is named twice for shape ", x.shape());
-  kept_ = x.shape();
+               " is named twice for shape ", shape);
   std::vector<int64_t> rest;
   std::vector<int> order;
-  for (int d = 0; d < x.rank(); ++d) {
+  for (int d = 0; d < shape.rank(); ++d) {
     if (std::ranges::binary_search(reduced, d)) {
       kept_.Set(d, 1);
-      reduce_ *= x.size(d);
+      reduce_ *= shape[d];
     } else {
-      rest.push_back(x.size(d));
+      rest.push_back(shape[d]);
       order.push_back(d);
-      (d < reduced.front() ? outer_ : inner_) *= x.size(d);
+      (d < reduced.front() ? outer_ : inner_) *= shape[d];
     }
   }
   dropped_ = Shape(rest);
@@ -49,25 +48,27 @@ Reduction::Reduction(const char* op, const Tensor& x, const std::vector<int>& di
     order_ = std::move(order);
     outer_ *= inner_;
     inner_ = 1;
-    x_ = x.Detach().Permute(order_);
   }
-  x_ = Operand(op, "x", x_);
+}
+
+Tensor Reduction::Arrange(const Tensor& x) const {
+  const Tensor in_order = order_.empty() ? x : x.Detach().Permute(order_);
+  return Operand(op_, "x", in_order).View({outer_, reduce_, inner_});
 }
 
 Tensor Reduction::Restore(const Tensor& dx) const {
-  const Tensor in_order = dx.View(x_.shape());
-  if (order_.empty()) return in_order;
+  if (order_.empty()) return dx.View(shape_);
+  std::vector<int64_t> sizes;
   std::vector<int> back(order_.size());
   for (size_t i = 0; i < order_.size(); ++i) {
+    sizes.push_back(shape_[order_[i]]);
     back[static_cast<size_t>(order_[i])] = static_cast<int>(i);
   }
-  return in_order.Permute(back).Contiguous();
+  return dx.View(Shape(sizes)).Permute(back).Contiguous();
 }
 
-Tensor Sum(const Tensor& x_in, const std::vector<int>& dims, bool keep_dims, DType dtype,
-           double scale) {
-  const Reduction over("sum", x_in, dims);
-  const Tensor& x = over.x();
+Tensor Sum(const Tensor& x_in, const Reduction& over, bool keep_dims, DType dtype, double scale) {
+  const Tensor x = over.Arrange(x_in);
   Tensor y = Tensor::Empty(over.Result(keep_dims), dtype, x.context());
   x.context()->kernels().sum(*x.context(), {.x_dtype = x.dtype(),
                                             .y_dtype = dtype,
@@ -89,13 +90,13 @@ Tensor SumTo(const Tensor& x, const Shape& shape) {
     if (own < 0 || (shape[own] == 1 && x.size(d) != 1)) dims.push_back(d);
   }
   if (dims.empty()) return x.Contiguous().View(shape);
-  return Sum(x, dims, true, x.dtype()).View(shape);
+  return Sum(x, Reduction("sum", x.shape(), dims), true, x.dtype()).View(shape);
 }
 
-ExtremeResult ExtremeForward(Extreme kind, const Reduction& over) {
-  const Tensor& x = over.x();
+ExtremeResult ExtremeForward(Extreme kind, const Tensor& x_in, const Reduction& over) {
   APOGEE_CHECK(over.reduce() > 0, kind == Extreme::kMax ? "max" : "min",
-               ": no elements to compare in shape ", x.shape());
+               ": no elements to compare in shape ", x_in.shape());
+  const Tensor x = over.Arrange(x_in);
   const Shape shape{over.outer(), over.inner()};
   ExtremeResult result{Tensor::Empty(shape, x.dtype(), x.context()),
                        Tensor::Empty(shape, DType::kI64, x.context())};
@@ -110,24 +111,25 @@ ExtremeResult ExtremeForward(Extreme kind, const Reduction& over) {
   return result;
 }
 
-Tensor ExtremeBackward(const Tensor& index, const Tensor& dy_in, int64_t outer, int64_t reduce,
-                       int64_t inner) {
+Tensor ExtremeBackward(const Tensor& index, const Tensor& dy_in, const Reduction& over) {
   const Tensor dy = Operand("extreme", "dy", dy_in);
-  Tensor dx = Tensor::Empty({outer, reduce, inner}, dy.dtype(), dy.context());
+  const Tensor dx =
+      Tensor::Empty({over.outer(), over.reduce(), over.inner()}, dy.dtype(), dy.context());
   dy.context()->kernels().scatter_add(*dy.context(), {.dtype = dy.dtype(),
                                                       .x = dy.raw(),
                                                       .y = dx.raw(),
                                                       .index = {.values = index.address<int64_t>(),
-                                                                .strides = {inner, 0, 1},
-                                                                .outer = outer,
+                                                                .strides = {over.inner(), 0, 1},
+                                                                .outer = over.outer(),
                                                                 .count = 1,
-                                                                .size = reduce,
-                                                                .inner = inner}});
-  return dx;
+                                                                .size = over.reduce(),
+                                                                .inner = over.inner()}});
+  return over.Restore(dx);
 }
 
-StatisticResult StatisticForward(Statistic kind, const Reduction& over, double correction) {
-  const Tensor& x = over.x();
+StatisticResult StatisticForward(Statistic kind, const Tensor& x_in, const Reduction& over,
+                                 double correction) {
+  const Tensor x = over.Arrange(x_in);
   const Shape shape{over.outer(), over.inner()};
   StatisticResult result{Tensor::Empty(shape, x.dtype(), x.context()),
                          Tensor::Empty(shape, StatDType(x.dtype()), x.context())};
@@ -144,9 +146,9 @@ StatisticResult StatisticForward(Statistic kind, const Reduction& over, double c
   return result;
 }
 
-Tensor StatisticBackward(Statistic kind, const Reduction& over, const Tensor& stat,
-                         const Tensor& dy_in, double correction) {
-  const Tensor& x = over.x();
+Tensor StatisticBackward(Statistic kind, const Tensor& x_in, const Reduction& over,
+                         const Tensor& stat, const Tensor& dy_in, double correction) {
+  const Tensor x = over.Arrange(x_in);
   const Tensor dy = Operand("statistic", "dy", dy_in);
   CheckSameDType("statistic backward", x, dy);
   Tensor dx = Tensor::EmptyLike(x);
@@ -165,9 +167,9 @@ Tensor StatisticBackward(Statistic kind, const Reduction& over, const Tensor& st
 }
 
 Tensor CumSum(const Tensor& x_in, int dim, bool reverse) {
-  const Reduction over("cum_sum", x_in, {dim});
-  const Tensor& x = over.x();
-  Tensor y = Tensor::EmptyLike(x);
+  const Reduction over("cum_sum", x_in.shape(), {dim});
+  const Tensor x = over.Arrange(x_in);
+  const Tensor y = Tensor::EmptyLike(x);
   x.context()->kernels().cum_sum(*x.context(), {.dtype = x.dtype(),
                                                 .x = x.raw(),
                                                 .y = y.raw(),
@@ -175,7 +177,7 @@ Tensor CumSum(const Tensor& x_in, int dim, bool reverse) {
                                                 .size = over.reduce(),
                                                 .inner = over.inner(),
                                                 .reverse = reverse});
-  return y;
+  return over.Restore(y);
 }
 
 }  // namespace apogee::ops

@@ -113,9 +113,10 @@ void Compare(const char* name, const Matrix& expected, const Matrix& actual, dou
   EXPECT_LE(error, tolerance * std::max(rms, 0.1)) << name;
 }
 
-// q, k and v (and their gradients) share a packed buffer [batch, tokens, heads + 2 kv_heads,
-// head_dim], as in GPT-2, where the numbers of tokens allow.
-void Check(DType dtype, const Problem& p, double tolerance) {
+// Compares forward and backward with the definition. q, k and v (and their gradients) share a
+// packed buffer [batch, tokens, heads + 2 kv_heads, head_dim], as in GPT-2, where the numbers of
+// tokens allow.
+void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
   SCOPED_TRACE(::testing::Message()
                << DTypeName(dtype) << " heads " << p.heads << "/" << p.kv_heads << " tokens "
                << p.q_tokens << "/" << p.kv_tokens << " head_dim " << p.head_dim << " causal "
@@ -317,30 +318,30 @@ const Problem kMasked[] = {
 // Also queries that see no key: the first of every batch, whose only key is masked out.
 TEST(AttentionTest, MasksAndWindows) {
   for (const Problem& problem : kMasked) {
-    Check(DType::kF64, problem, 1e-12);
-    Check(DType::kF32, problem, 5e-5);
-    Check(DType::kBF16, problem, 0.1);
-    Check(DType::kF16, problem, 0.01);
+    ExpectDefinition(DType::kF64, problem, 1e-12);
+    ExpectDefinition(DType::kF32, problem, 5e-5);
+    ExpectDefinition(DType::kBF16, problem, 0.1);
+    ExpectDefinition(DType::kF16, problem, 0.01);
   }
 }
 
 TEST(AttentionTest, F64IsExact) {
-  for (const Problem& problem : kProblems) Check(DType::kF64, problem, 1e-12);
+  for (const Problem& problem : kProblems) ExpectDefinition(DType::kF64, problem, 1e-12);
 }
 TEST(AttentionTest, F32) {
-  for (const Problem& problem : kProblems) Check(DType::kF32, problem, 5e-5);
+  for (const Problem& problem : kProblems) ExpectDefinition(DType::kF32, problem, 5e-5);
 }
 TEST(AttentionTest, BF16) {
-  for (const Problem& problem : kProblems) Check(DType::kBF16, problem, 0.1);
+  for (const Problem& problem : kProblems) ExpectDefinition(DType::kBF16, problem, 0.1);
 }
 TEST(AttentionTest, F16) {
-  for (const Problem& problem : kProblems) Check(DType::kF16, problem, 0.01);
+  for (const Problem& problem : kProblems) ExpectDefinition(DType::kF16, problem, 0.01);
 }
 // The first queries see no key: zero output and gradients, a log-sum-exp of -inf.
 TEST(AttentionTest, QueriesThatSeeNoKey) {
-  Check(DType::kF64, {.q_tokens = 40, .kv_tokens = 21}, 1e-12);
-  Check(DType::kF32, {.q_tokens = 140, .kv_tokens = 21}, 2e-5);
-  Check(DType::kF16, {.q_tokens = 140, .kv_tokens = 21}, 0.01);
+  ExpectDefinition(DType::kF64, {.q_tokens = 40, .kv_tokens = 21}, 1e-12);
+  ExpectDefinition(DType::kF32, {.q_tokens = 140, .kv_tokens = 21}, 2e-5);
+  ExpectDefinition(DType::kF16, {.q_tokens = 140, .kv_tokens = 21}, 0.01);
 }
 
 }  // namespace attention_test
