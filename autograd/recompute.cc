@@ -11,6 +11,8 @@
 namespace apogee::autograd {
 namespace {
 
+thread_local bool is_recomputing = false;
+
 // One checkpointed call. The placeholders of the tensors that it did not save share it.
 class Segment {
  public:
@@ -61,15 +63,18 @@ class Segment {
 
   // Puts the generator back to the state of the first run for a scope.
   struct Replay {
-    Replay(Generator* g, const Generator& before) : generator(g) {
+    Replay(Generator* g, const Generator& before)
+        : generator(g), outer(std::exchange(is_recomputing, true)) {
       if (generator == nullptr) return;
       saved = *generator;
       *generator = before;
     }
     ~Replay() {
+      is_recomputing = outer;
       if (generator != nullptr) *generator = saved;
     }
     Generator* generator;
+    bool outer;
     Generator saved;
   };
 
@@ -94,6 +99,8 @@ class Placeholder : public PackedTensor {
 };
 
 }  // namespace
+
+bool IsRecomputing() { return is_recomputing; }
 
 Tensor Recompute(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
                  Generator* generator) {

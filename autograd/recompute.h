@@ -23,6 +23,10 @@ namespace apogee::autograd {
 Tensor Recompute(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
                  Generator* generator = nullptr);
 
+// Whether the calling thread is in the second run of such a function, which must not change state
+// that the first run has changed.
+bool IsRecomputing();
+
 }  // namespace apogee::autograd
 
 #endif  // APOGEE_AUTOGRAD_RECOMPUTE_H_

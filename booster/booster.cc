@@ -13,6 +13,7 @@
 #include "apogee/booster/training_state.h"
 #include "apogee/core/trace/step_log.h"
 #include "apogee/nn/trace_modules.h"
+#include "apogee/plugins/batch_sum.h"
 #include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee {
@@ -105,6 +106,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
   scheduler_ = options.scheduler;
   normalizer_ = std::make_shared<LossNormalizer>(plugin_.data_group());
   normalizer_->Attach(model);
+  model.set_batch_sum(BatchSumOf(plugin_));
   listens_.push_back(configured.AddListener(*this));
   if (log_ != nullptr) listens_.push_back(configured.AddListener(*log_));
   const Criterion& criterion = options.criterion;

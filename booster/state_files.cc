@@ -14,8 +14,8 @@ namespace {
 
 std::vector<checkpoint::TensorPart> WeightsOf(const nn::Module& model, const Plugin& plugin) {
   std::vector<checkpoint::TensorPart> parts;
-  for (const auto& parameter : model.Parameters()) {
-    parts.push_back({parameter->name(), parameter->data(), plugin.LayoutOf(*parameter)});
+  for (const auto& [parameter, layout] : PlacedTensors(model, plugin)) {
+    parts.push_back({parameter->name(), parameter->data(), layout});
   }
   return parts;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/core/text/printable.h"
@@ -33,9 +34,22 @@ Tensor Packed(const Tensor& whole, const Layout& layout) {
 
 }  // namespace
 
-void AddWeights(const nn::Module& model, const Plugin& plugin, std::vector<TensorPart>& parts) {
+std::vector<PlacedTensor> PlacedTensors(const nn::Module& model, const Plugin& plugin) {
+  std::vector<PlacedTensor> placed;
   for (const auto& parameter : model.Parameters()) {
-    parts.push_back({ModelName(parameter->name()), parameter->data(), plugin.LayoutOf(*parameter)});
+    placed.push_back({parameter, plugin.LayoutOf(*parameter)});
+  }
+  // Whole on every rank that has it; a pipeline has it only on the stages of its module.
+  for (const auto& buffer : model.Buffers()) {
+    const Shape& shape = buffer->shape();
+    placed.push_back({buffer, buffer->is_here() ? Layout(shape) : Layout(shape, LayoutOptions{})});
+  }
+  return placed;
+}
+
+void AddWeights(const nn::Module& model, const Plugin& plugin, std::vector<TensorPart>& parts) {
+  for (const auto& [parameter, layout] : PlacedTensors(model, plugin)) {
+    parts.push_back({ModelName(parameter->name()), parameter->data(), layout});
   }
 }
 
@@ -86,18 +100,17 @@ void SectionReader::Note(const absl::Status& status) {
 
 SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const Plugin& plugin) {
   Weights values;
-  for (const auto& parameter : model.Parameters()) {
+  std::set<std::string> known;
+  for (const auto& [parameter, layout] : PlacedTensors(model, plugin)) {
+    known.insert(ModelName(parameter->name()));
     const Tensor here = parameter->data();  // all of it, or this rank's part
     const Tensor value =
         Tensor::Zeros(here.shape(), here.dtype(), here.context(), MemoryCategory::kParameter);
-    Note(Read(ModelName(parameter->name()), plugin.LayoutOf(*parameter), value));
+    Note(Read(ModelName(parameter->name()), layout, value));
     values.emplace_back(parameter, value);
   }
   for (const auto& [name, tensor] : reader_.manifest().tensors) {
-    if (!name.starts_with(ModelName("")) ||
-        model.FindParameter(name.substr(ModelName("").size())) != nullptr) {
-      continue;
-    }
+    if (!name.starts_with(ModelName("")) || known.contains(name)) continue;
     Note(InvalidArgument(reader_.path(), ": tensor \"", name, "\" is not one of this model's"));
   }
   return values;

@@ -25,6 +25,13 @@
 
 namespace apogee {
 
+// The parameters and buffers of a model, each with the part of it that this rank has.
+struct PlacedTensor {
+  autograd::ParameterPtr parameter;
+  Layout layout;
+};
+std::vector<PlacedTensor> PlacedTensors(const nn::Module& model, const Plugin& plugin);
+
 void AddWeights(const nn::Module& model, const Plugin& plugin,
                 std::vector<checkpoint::TensorPart>& parts);
 void AddOptimizer(const optim::Optimizer& optimizer, Attributes& attributes,

@@ -67,7 +67,7 @@ struct ChunkEvent {
 };
 
 // Over one step, when each chunk was whole on the device and how much other memory was in use
-// there. Time is counted in events. ChunkMapSvg (pictures/chunk_map.h) draws it.
+// there. Time is counted in events. ChunkMapSvg (pictures/maps.h) draws it.
 class ChunkRecord {
  public:
   void Add(const ChunkEvent& event) { current_.push_back(event); }

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <span>
 
-#include "apogee/comm/reduce_op.h"
 #include "apogee/comm/sign_kernels.h"
+#include "apogee/comm/work.h"
 #include "apogee/core/device_backends.h"
 
 namespace apogee::comm {

@@ -31,7 +31,6 @@
 #include <string>
 #include <vector>
 
-#include "apogee/comm/reduce_op.h"
 #include "apogee/comm/traffic.h"
 #include "apogee/comm/work.h"
 #include "apogee/core/trace/trace.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Work: a collective that has been started.
+// Work: a collective that has been started, and the operations of collectives.
 //
 //   std::shared_ptr<Work> work = group.AllReduceAsync(grad, ReduceOp::kSum);
 //   ... compute ...
@@ -12,11 +12,15 @@
 #ifndef APOGEE_COMM_WORK_H_
 #define APOGEE_COMM_WORK_H_
 
+#include <cstdint>
 #include <string>
 
 #include "apogee/core/error.h"
 
 namespace apogee::comm {
+
+// What a reduce, all-reduce or reduce-scatter does with the ranks' elements.
+enum class ReduceOp : uint8_t { kSum, kMax };
 
 // A collective that failed. The message names the rank at fault, the operation and its sequence
 // number. The contents of its tensors are undefined.

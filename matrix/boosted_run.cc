@@ -191,9 +191,8 @@ class RankRun {
 
   void Backward(int64_t step, int64_t micro, bool hold_back) {
     const int64_t count = workload_.num_samples() / data_size() / cell_.accumulate;
-    // If targets are ignored, a micro-batch of all ranks equals one of the one-rank run.
-    const int64_t place =
-        cell_.ignored ? micro * data_size() + data_rank() : data_rank() * cell_.accumulate + micro;
+    const int64_t place = cell_.shares_micro_batches() ? micro * data_size() + data_rank()
+                                                       : data_rank() * cell_.accumulate + micro;
     const int64_t window = cell_.ignored ? count * data_size() : 0;
     const data::Batch batch = workload_.Batch(
         world_.context(),

@@ -3,8 +3,9 @@
 #include "apogee/matrix/catalog.h"
 
 #include "apogee/core/text/text.h"
-#include "apogee/matrix/fed_gradients.h"
-#include "apogee/matrix/tiny_model.h"
+#include "apogee/matrix/models/fed_gradients.h"
+#include "apogee/matrix/models/layer_models.h"
+#include "apogee/matrix/models/tiny_model.h"
 
 namespace apogee::matrix {
 
@@ -26,6 +27,7 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   workloads.Add("llama_deep", lm(TinyKind::kLlama, false, deep_size));
   workloads.Add("gpt2_long", lm(TinyKind::kGpt2, true, long_size));
   workloads.Add("llama_long", lm(TinyKind::kLlama, true, long_size));
+  workloads.Add("encoder", std::make_shared<EncoderWorkload>());
 }
 
 const PluginVariant& Catalog::FindPlugin(const std::string& name) const {

@@ -17,6 +17,10 @@ struct Window {
   bool no_sync;
 };
 
+bool IsF64Only(const Catalog& catalog, const std::string& workload) {
+  return catalog.FindWorkload(workload).is_f64_only();
+}
+
 constexpr Window kWindows[] = {{1, false}, {3, false}, {3, true}};
 
 // A number below `n`, a pure function of the text.
@@ -38,10 +42,12 @@ std::vector<Cell> WindowsOf(Cell cell) {
 
 // With ignored targets, every optimizer meets every layout once, in f64, where rounding hides no
 // wrong mean. The window and the model are drawn.
-void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, int world,
-                   std::vector<Cell>& cells) {
+void AppendIgnored(const Catalog& catalog, const std::string& optimizer,
+                   const PluginVariant& plugin, int world, std::vector<Cell>& cells) {
   std::vector<std::string> models = plugin.workloads;
-  std::erase(models, "fed");
+  std::erase_if(models, [&](const std::string& model) {
+    return model == "fed" || IsF64Only(catalog, model);
+  });
   // CAME divides by the distance of an update from its average. In the deep models, with few
   // samples per step after targets are ignored, that turns one rank's rounding errors into 1e-5:
   // scaling the loss by 3 and the gradients back changes the result as much. The other models would
@@ -66,8 +72,8 @@ void AppendIgnored(const std::string& optimizer, const PluginVariant& plugin, in
 // "fed" meets every layout of ranks in f32 and f64. A model meets a layout once per workload and
 // once per precision. Windows are drawn. "fed" in f32, in one micro-batch without clipping, is
 // always there because the tables of traffic need it.
-void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int world,
-                  std::vector<Cell>& cells) {
+void AppendHybrid(const Catalog& catalog, const std::string& optimizer, const PluginVariant& plugin,
+                  int world, std::vector<Cell>& cells) {
   const size_t turn =
       Choice(optimizer + "/" + plugin.name + "/" + std::to_string(world), plugin.precisions.size());
   for (size_t w = 0; w < plugin.workloads.size(); ++w) {
@@ -78,10 +84,11 @@ void AppendHybrid(const std::string& optimizer, const PluginVariant& plugin, int
                          .precision = plugin.precisions[p],
                          .workload = plugin.workloads[w]};
       const bool fed = cell.workload == "fed";
-      if (fed ? cell.precision != "f32" && cell.precision != "f64"
-              : (w + p + turn) % plugin.precisions.size() != 0) {
-        continue;
-      }
+      const bool drawn = fed ? cell.precision == "f32" || cell.precision == "f64"
+                         : IsF64Only(catalog, cell.workload)
+                             ? cell.precision == "f64"
+                             : (w + p + turn) % plugin.precisions.size() == 0;
+      if (!drawn) continue;
       const std::vector<Cell> windows = WindowsOf(cell);
       const bool plain = fed && cell.precision == "f32";
       if (plain) cells.push_back(windows[0]);
@@ -119,6 +126,10 @@ bool CanClip(const Cell& cell) {
 
 }  // namespace
 
+bool Cell::shares_micro_batches() const {
+  return ignored || catalog->FindWorkload(workload).mixes_samples();
+}
+
 std::string Cell::name() const {
   return optimizer + "/" + plugin + "/world" + std::to_string(world) + "/" + precision + "/acc" +
          std::to_string(accumulate) + (no_sync ? "ns" : "") + (clip ? "/clip" : "") +
@@ -132,9 +143,9 @@ std::vector<Cell> AllCells(const Catalog& catalog) {
     for (const PluginVariant& plugin : catalog.plugins) {
       if (!IsOffered(optimizer, plugin, optimizers)) continue;
       for (const int world : plugin.worlds) {
-        AppendIgnored(optimizer, plugin, world, cells);
+        AppendIgnored(catalog, optimizer, plugin, world, cells);
         if (plugin.is_hybrid) {
-          AppendHybrid(optimizer, plugin, world, cells);
+          AppendHybrid(catalog, optimizer, plugin, world, cells);
           continue;
         }
         for (const std::string& workload : plugin.workloads) {
@@ -142,12 +153,16 @@ std::vector<Cell> AllCells(const Catalog& catalog) {
             // "fed" gradients are exact, so only f32 and f64 matter.
             const bool reduced = precision == "bf16" || precision == "fp16";
             if (workload == "fed" && reduced) continue;
+            const bool f64_only = IsF64Only(catalog, workload);
+            if (f64_only && precision != "f64") continue;
             for (const Window& window : kWindows) {
               for (const bool clip : {false, true}) {
                 // Plugins with varied options, and models, meet half of the combinations of window
                 // and clipping.
                 const bool half = clip == (window.no_sync != (world % 2 == 1));
                 if ((!plugin.main || workload != "fed") && half) continue;
+                // Layers meet one window with each number of ranks.
+                if (f64_only && (window.accumulate > 1) == (world % 2 == 1)) continue;
                 cells.push_back({.optimizer = optimizer,
                                  .plugin = plugin.name,
                                  .world = world,

@@ -38,6 +38,8 @@ struct Cell {
   // Has the optimizer, the plugin and the workload; must outlive the cell.
   const Catalog* catalog = &LibraryCatalog();
 
+  // Whether a micro-batch of the one-rank run has the samples of all ranks' micro-batches.
+  bool shares_micro_batches() const;
   std::string name() const;
 };
 

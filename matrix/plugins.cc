@@ -114,7 +114,7 @@ PluginVariant Hybrid(int tp, int stage, std::vector<int> worlds,
           .precisions = AllPrecisions(),
           .make = make,
           .tp = tp,
-          .workloads = {"fed", "gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied"},
+          .workloads = {"fed", "gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied", "encoder"},
           .is_hybrid = true};
 }
 

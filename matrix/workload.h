@@ -87,6 +87,11 @@ class Workload {
   // True if the mean gradient has the same bits however the batch is divided. The batch then has no
   // permutations.
   virtual bool has_exact_means() const = 0;
+  // True if the loss of a micro-batch is not the mean of its samples' own losses (batch norm). The
+  // one-rank run then cuts a batch into the same micro-batches as the boosted run.
+  virtual bool mixes_samples() const { return false; }
+  // Whether there are cells in f64 only.
+  virtual bool is_f64_only() const { return false; }
 };
 
 }  // namespace apogee::matrix

@@ -89,6 +89,49 @@ class RmsNorm : public Module, public Configured {
   ParameterPtr weight_;
 };
 
+// The layers below take x [samples, channels, ..]. Under tensor parallelism they throw Error for an
+// input that holds only some of the channels: put them outside of a column and row pair.
+
+// Parameters: "weight" and "bias" [channels]. autograd::GroupNorm.
+class GroupNorm : public Module, public Configured {
+ public:
+  // Throws Error unless num_groups divides channels.
+  GroupNorm(int64_t num_groups, int64_t channels, double eps = 1e-5);
+  Tensor Forward(const Tensor& x) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
+
+ private:
+  int64_t num_groups_;
+  double eps_;
+  ParameterPtr weight_, bias_;
+};
+
+struct BatchNormOptions {
+  double eps = 1e-5;
+  // running = (1 - momentum) * running + momentum * batch. In (0, 1].
+  double momentum = 0.1;
+};
+
+// Parameters: "weight" and "bias" [channels]; buffers: "running_mean" and "running_var" [channels].
+//
+// In training the statistics are those of the whole micro-batch, of all ranks that share it: a
+// boosted run computes what one rank with all samples computes. That costs four all-reduces of
+// [channels] per call, two in each direction. The running averages, with the unbiased variance, are
+// used in evaluation. Under a pipeline a micro-batch is that of the pipeline. Throws Error under
+// sequence parallelism, and with a plugin that does not average gradients in every step.
+class BatchNorm : public Module, public Configured {
+ public:
+  explicit BatchNorm(int64_t channels, const BatchNormOptions& options = {});
+  Tensor Forward(const Tensor& x) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
+
+ private:
+  void UpdateRunning(const Tensor& mean, const Tensor& var, const Tensor& count) const;
+
+  BatchNormOptions options_;
+  ParameterPtr weight_, bias_, mean_, var_;
+};
+
 // Only gives its children a name prefix ("transformer.…"); Forward returns x.
 class Container : public Module {
  public:

@@ -7,36 +7,15 @@
 #include <optional>
 #include <utility>
 
-#include "apogee/autograd/engine.h"
-#include "apogee/autograd/functions/shape.h"
-#include "apogee/tensor/ops/nn.h"
+#include "apogee/core/text/text.h"
+#include "apogee/nn/init.h"
+#include "apogee/nn/module_pass.h"
 
 namespace apogee::nn {
 namespace {
 
-void CheckAlive(const Watched<Module>& module) {
-  APOGEE_CHECK(
-      !module.is_gone(),
-      "backward: a module that took part in the forward has been destroyed since; keep the "
-      "model until backward has run");
-}
-
-Tensor FirstValue(const Shape& shape, const Init& init, const PhiloxKey& key, DType dtype,
-                  const ContextPtr& context) {
-  const Tensor value = Tensor::Empty(shape, dtype, context, MemoryCategory::kParameter);
-  switch (init.kind) {
-    case Init::Kind::kConstant:
-      value.Fill(init.a);
-      break;
-    case Init::Kind::kNormal:
-      ops::FillNormal(value, init.a, init.b, key);
-      break;
-    case Init::Kind::kUniform:
-      ops::FillUniform(value, init.a, init.b, key);
-      break;
-  }
-  return value;
-}
+// Sums and averages that a model keeps need more digits than a 16-bit float has.
+DType BufferDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 // The module's name for messages; "" is the root.
 std::string Called(const std::string& full_name) {
@@ -52,31 +31,70 @@ Module::~Module() {
   }
 }
 
+Tensor Module::Forward(const Tensor&) {
+  Throw(Called(full_name()), " takes named tensors: call it with {{\"name\", tensor}, ..}");
+}
+
+NamedTensors Module::ForwardNamed(const NamedTensors&) {
+  Throw(Called(full_name()),
+        " takes one tensor, not named ones; to take several, override "
+        "ForwardNamed");
+}
+
 Tensor Module::operator()(const Tensor& x) {
   if (training_ && parent_ == nullptr) BeginBatch(x);
   pre_forward_.Run(*this, x);
-  Tensor input = input_ ? input_(x) : x;
-  const bool input_in_graph = autograd::NeedsGrad({input});
-  if (!post_backward_.empty() && input_in_graph) {
-    // An identity node; backward reaches it when the gradient of the input is complete.
-    input = autograd::View(autograd::Contiguous(input), input.shape());
-    autograd::MetaOf(input)->edge.node->AddPreHook([module = Watched(this)] {
-      CheckAlive(module);
-      module->post_backward_.Run(*module);
-    });
-  }
-  Tensor y = Compute(input);
-  if (autograd::NeedsGrad({y}) && (!pre_backward_.empty() || !post_backward_.empty())) {
-    autograd::MetaOf(y)->edge.node->AddPreHook([module = Watched(this), input_in_graph] {
-      CheckAlive(module);
-      module->pre_backward_.Run(*module);
-      if (!input_in_graph && !module->post_backward_.empty()) {
-        autograd::QueueCallback([module] { module->post_backward_.Run(*module); });
-      }
-    });
-  }
+  const auto pass = NewPass();
+  const Tensor input = input_ ? input_(x) : x;
+  const Tensor y = Compute(pass != nullptr ? ModulePass::Enter(pass, input) : input);
+  if (pass != nullptr) ModulePass::Leave(pass, y);
   post_forward_.Run(*this);
   return y;
+}
+
+NamedTensors Module::operator()(const NamedTensors& inputs) {
+  APOGEE_CHECK(!inputs.empty(), Called(full_name()), ": called without inputs");
+  for (const auto& [name, input] : inputs) {
+    APOGEE_CHECK(input.defined(), Called(full_name()), ": input \"", name, "\" is undefined");
+  }
+  APOGEE_CHECK(forward_ == nullptr, Called(full_name()),
+               ": the plugin runs this module itself (a pipeline, sequence parallelism or a layer "
+               "that a plan cuts), and can only do so with one tensor; call it with one tensor, or "
+               "choose a plugin without these");
+  const auto placed = std::ranges::find_if(
+      inputs, [](const auto& input) { return SamplePlaceOf(input.second).has_value(); });
+  const auto& [first_name, first] = placed != inputs.end() ? *placed : *inputs.begin();
+  if (training_ && parent_ == nullptr) BeginBatch(first);
+  pre_forward_.Run(*this, first);
+  const auto pass = NewPass();
+  NamedTensors entered = inputs, outputs;
+  for (auto& [name, input] : entered) {
+    if (pass != nullptr) input = ModulePass::Enter(pass, input);
+  }
+  const auto forward = [&](const Tensor& x) {
+    entered[first_name] = x;
+    outputs = ForwardNamed(entered);
+    for (const auto& [name, output] : outputs) {
+      APOGEE_CHECK(output.defined(), Called(full_name()), ": ForwardNamed returned \"", name,
+                   "\" undefined");
+    }
+    APOGEE_CHECK(!outputs.empty(), Called(full_name()), ": ForwardNamed returned nothing");
+    return outputs.begin()->second;
+  };
+  const Tensor x = entered[first_name];
+  const Tensor y = wrapper_ ? wrapper_(x, forward) : forward(x);
+  outputs.begin()->second = y;
+  for (const auto& [name, output] : outputs) {
+    if (pass != nullptr) ModulePass::Leave(pass, output);
+  }
+  post_forward_.Run(*this);
+  return outputs;
+}
+
+// Null if no hook needs it.
+std::shared_ptr<ModulePass> Module::NewPass() {
+  if (pre_backward_.empty() && post_backward_.empty()) return nullptr;
+  return std::make_shared<ModulePass>(*this, pre_backward_, post_backward_);
 }
 
 void Module::BeginBatch(const Tensor& inputs) {
@@ -105,14 +123,28 @@ void Module::WrapForward(ForwardWrapper wrapper) {
 
 ParameterPtr Module::RegisterParameter(const std::string& name, const Shape& shape,
                                        const Init& init) {
-  CheckOpen("parameter", name);
-  for (const Declared& declared : parameters_) {
-    APOGEE_CHECK(declared.name != name, Called(full_name()), " has a parameter \"", name,
-                 "\" already; give this one another name");
+  return Declare(parameters_, name, shape, init);
+}
+
+ParameterPtr Module::RegisterBuffer(const std::string& name, const Shape& shape, const Init& init) {
+  ParameterPtr buffer = Declare(buffers_, name, shape, init);
+  buffer->set_requires_grad(false);
+  return buffer;
+}
+
+ParameterPtr Module::Declare(std::vector<Declared>& list, const std::string& name,
+                             const Shape& shape, const Init& init) {
+  CheckOpen(&list == &buffers_ ? "buffer" : "parameter", name);
+  for (const auto* declared_before : {&parameters_, &buffers_}) {
+    for (const Declared& declared : *declared_before) {
+      APOGEE_CHECK(declared.name != name, Called(full_name()), " has a ",
+                   declared_before == &buffers_ ? "buffer" : "parameter", " \"", name,
+                   "\" already; give this one another name");
+    }
   }
   const std::string prefix = full_name();
   auto parameter = std::make_shared<Parameter>(prefix.empty() ? name : prefix + "." + name, shape);
-  parameters_.push_back({name, parameter, init});
+  list.push_back({name, parameter, init});
   return parameter;
 }
 
@@ -142,8 +174,10 @@ void Module::RegisterModule(const std::string& name, const std::shared_ptr<Modul
 // another module registered first.
 void Module::Rename() {
   const std::string prefix = full_name();
-  for (const Declared& declared : parameters_) {
-    declared.parameter->set_name(prefix.empty() ? declared.name : prefix + "." + declared.name);
+  for (const auto* list : {&parameters_, &buffers_}) {
+    for (const Declared& declared : *list) {
+      declared.parameter->set_name(prefix.empty() ? declared.name : prefix + "." + declared.name);
+    }
   }
   for (const auto& [name, child] : children_) {
     if (child->parent_ == this) child->Rename();
@@ -170,12 +204,14 @@ void Module::CheckOpen(const std::string& what, const std::string& name) const {
 void Module::CheckNames() const {
   std::map<std::string, const Module*> owners;
   ForEach([&](const Module& module) {
-    for (const Declared& declared : module.parameters_) {
-      const std::string& name = declared.parameter->name();
-      const auto [known, is_new] = owners.emplace(name, &module);
-      APOGEE_CHECK(is_new, "module: two parameters have the full name \"", name, "\", one of ",
-                   Called(known->second->full_name()), " and one of ", Called(module.full_name()),
-                   "; register one of them under another name");
+    for (const auto* list : {&module.parameters_, &module.buffers_}) {
+      for (const Declared& declared : *list) {
+        const std::string& name = declared.parameter->name();
+        const auto [known, is_new] = owners.emplace(name, &module);
+        APOGEE_CHECK(is_new, "module: two parameters have the full name \"", name, "\", one of ",
+                     Called(known->second->full_name()), " and one of ", Called(module.full_name()),
+                     "; register one of them under another name");
+      }
     }
   });
 }
@@ -202,6 +238,14 @@ std::vector<ParameterPtr> Module::Parameters() const {
   std::vector<ParameterPtr> result;
   ForEach([&](const Module& module) {
     for (const Declared& declared : module.parameters_) result.push_back(declared.parameter);
+  });
+  return result;
+}
+
+std::vector<ParameterPtr> Module::Buffers() const {
+  std::vector<ParameterPtr> result;
+  ForEach([&](const Module& module) {
+    for (const Declared& declared : module.buffers_) result.push_back(declared.parameter);
   });
   return result;
 }
@@ -243,6 +287,29 @@ int64_t Module::num_parameters() const {
   return total;
 }
 
+void Module::ReplaceInit(const std::string& pattern, const InitOfShape& init) {
+  bool any = false;
+  for (Module* module : Modules()) {
+    for (Declared& declared : module->parameters_) {
+      const Parameter& parameter = *declared.parameter;
+      if (!GlobMatches(pattern, parameter.name())) continue;
+      APOGEE_CHECK(!parameter.has_value(), "SetInit: parameter \"", parameter.name(),
+                   "\" has a value already; call SetInit before Initialize");
+      declared.init = init(parameter.shape());
+      any = true;
+    }
+  }
+  APOGEE_CHECK(any, "SetInit: no parameter of ", Called(full_name()), " matches \"", pattern, "\"");
+}
+
+void Module::SetInit(const std::string& pattern, const Init& init) {
+  ReplaceInit(pattern, [&](const Shape&) { return init; });
+}
+
+void Module::SetInit(const std::string& pattern, const std::string& name) {
+  ReplaceInit(pattern, [&](const Shape& shape) { return Init::Named(name, shape); });
+}
+
 void Module::GiveValues(const ContextPtr& context, const InitOptions& options,
                         const GiveValue& give) {
   APOGEE_CHECK(IsFloat(options.dtype), "Initialize: parameters need a floating dtype, got ",
@@ -257,6 +324,12 @@ void Module::GiveValues(const ContextPtr& context, const InitOptions& options,
       give(*parameter, [shape = parameter->shape(), init, key, dtype = options.dtype, context] {
         return FirstValue(shape, init, key, dtype, context);
       });
+    }
+    for (const auto& [name, buffer, init] : module.buffers_) {
+      if (buffer->has_value()) continue;
+      const PhiloxKey key = MakeKey(options.seed, buffer->name());
+      buffer->set_value(
+          FirstValue(buffer->shape(), init, key, BufferDType(options.dtype), context));
     }
   });
   *generator_ = Generator(options.seed);
@@ -280,6 +353,13 @@ void Module::To(DType dtype) {
     parameter->zero_grad();
     parameter->set_value(parameter->data().To(dtype, MemoryCategory::kParameter));
   }
+  for (const ParameterPtr& buffer : Buffers()) {
+    buffer->set_value(buffer->data().To(BufferDType(dtype), MemoryCategory::kParameter));
+  }
+}
+
+void Module::set_batch_sum(const BatchSum& sum) {
+  for (Module* module : Modules()) module->batch_sum_ = sum;
 }
 
 void Module::Train(bool training) {

@@ -21,10 +21,21 @@
 // InitializeLazily makes the same values, bit for bit, but each only when it is first read. A
 // sharding plugin then takes its shard of one parameter at a time and frees the rest, so no rank
 // needs memory for the whole model.
+//
+// A module of several inputs or outputs overrides ForwardNamed:
+//
+//   class Encoder : public nn::Module {
+//     nn::NamedTensors ForwardNamed(const nn::NamedTensors& in) override {
+//       const Tensor h = Encode(in.at("tokens"), in.at("mask"));
+//       return {{"hidden", h}, {"pooled", autograd::Mean(h, {1})}};
+//     }
+//   };
+//   Tensor pooled = encoder({{"tokens", tokens}, {"mask", mask}}).at("pooled");
 #ifndef APOGEE_NN_MODULE_H_
 #define APOGEE_NN_MODULE_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +54,9 @@ namespace apogee::nn {
 using autograd::Parameter;
 using autograd::ParameterPtr;
 
+// Inputs or outputs of a module, by name.
+using NamedTensors = std::map<std::string, Tensor>;
+
 // The distribution of a parameter's first value.
 struct Init {
   enum class Kind { kConstant, kNormal, kUniform } kind = Kind::kConstant;
@@ -55,6 +69,11 @@ struct Init {
   static Init Constant(double value) { return {Kind::kConstant, value, 0}; }
   static Init Normal(double mean, double std) { return {Kind::kNormal, mean, std}; }
   static Init Uniform(double low, double high) { return {Kind::kUniform, low, high}; }
+  // By the names of torch.nn.init: "zeros", "ones", "xavier_uniform", "xavier_normal" (Glorot and
+  // Bengio, 2010), "kaiming_uniform", "kaiming_normal" (He et al., 2015, for ReLU). The last four
+  // take the numbers of inputs and outputs from a weight's shape [out, in, ..]. Throws Error for
+  // another name, and for a shape of less than two dims.
+  static Init Named(const std::string& name, const Shape& shape);
 };
 
 struct InitOptions {
@@ -72,9 +91,16 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  virtual Tensor Forward(const Tensor& x) = 0;
+  // A module overrides one of these. The other throws Error.
+  virtual Tensor Forward(const Tensor& x);
+  virtual NamedTensors ForwardNamed(const NamedTensors& inputs);
   // Runs Forward between its hooks. Callers use this, not Forward.
   Tensor operator()(const Tensor& x);
+  // The same for ForwardNamed. The samples are dim 0 of every input; hooks get the first input in
+  // order of names, or the first with a known place in the batch (SamplePlaceOf). Throws Error for
+  // no input or an undefined one, and after ReplaceForward: pipelines, sequence parallelism and
+  // layers that a plan cuts take one tensor.
+  NamedTensors operator()(const NamedTensors& inputs);
 
   // Computes `forward` instead of Forward from now on, between the same hooks; hooks and parameters
   // stay. Tensor parallelism uses it to run a layer over a group. If `input` is given, `forward`
@@ -85,13 +111,19 @@ class Module {
   void ReplaceForward(ForwardFunction forward, ForwardFunction input = nullptr);
   // Calls `wrapper`, which gets Forward (or its replacement, past or future) as `forward`.
   using ForwardWrapper = std::function<Tensor(const Tensor& x, const ForwardFunction& forward)>;
-  // Throws Error if there is a wrapper already.
+  // With named tensors, x is the first input, as for hooks, and the result takes the place of the
+  // first output. Throws Error if there is a wrapper already.
   void WrapForward(ForwardWrapper wrapper);
   bool has_wrapped_forward() const { return wrapper_ != nullptr; }
 
   // Every parameter of the tree once, in order of registration; a tied parameter under its owner's
   // name.
   std::vector<ParameterPtr> Parameters() const;
+  // Tensors that are saved with the parameters but not trained, like the running averages of a
+  // batch norm: every one of the tree once. They get no gradient and are f32 (f64 in an f64 model)
+  // whatever the precision of the run. Plugins keep them whole; every rank must compute the same
+  // values.
+  std::vector<ParameterPtr> Buffers() const;
   // The parameter with this full name ("transformer.wte.weight"), or nullptr.
   ParameterPtr FindParameter(const std::string& name) const;
   // This module and all modules below it, each once, parents first.
@@ -102,14 +134,23 @@ class Module {
   std::string full_name() const;
   int64_t num_parameters() const;
 
-  // Gives a value to every parameter that has none, and seeds the random generator. Throws Error
-  // when two parameters have the same full name.
+  // Replaces the initialiser of every parameter whose full name matches a shell pattern; * also
+  // matches dots. Call it before Initialize. Throws Error if no name matches, or if a matching
+  // parameter has a value already.
+  //
+  //   model.SetInit("*.weight", "kaiming_normal");
+  //   model.SetInit("head.weight", nn::Init::Normal(0, 0.02));
+  void SetInit(const std::string& pattern, const Init& init);
+  void SetInit(const std::string& pattern, const std::string& name);
+  // Gives a value to every parameter and buffer that has none, and seeds the random generator.
+  // Throws Error when two of them have the same full name.
   void Initialize(const ContextPtr& context, const InitOptions& options = {});
   // The same, but each value is made when it is first read (Parameter::is_lazy); until then it
   // takes no memory. Optimizers can be made and weights loaded as usual. A forward, a save, and
   // plugins that do not shard parameters read all values, and so make the whole model.
   void InitializeLazily(const ContextPtr& context, const InitOptions& options = {});
-  // Converts every parameter to a floating-point dtype; gradients become absent.
+  // Converts every parameter to a floating-point dtype; gradients become absent. Buffers become f64
+  // or f32.
   void To(DType dtype);
 
   // Training mode turns dropout on. It is on after construction.
@@ -125,6 +166,10 @@ class Module {
   // parallelism sets it; code that depends on a token's position reads it.
   const SequencePart& sequence_part() const { return sequence_part_; }
   void set_sequence_part(const SequencePart& part) { sequence_part_ = part; }
+
+  // How SumOverBatch adds up over ranks. Booster::boost sets it for the whole tree; null: one rank.
+  using BatchSum = std::function<Tensor(const Tensor& x)>;
+  void set_batch_sum(const BatchSum& sum);
 
   // Hooks run around Forward, and around this module's part of backward. Pre-backward hooks run
   // when the gradient of the module's output is complete. Post-backward hooks run when the gradient
@@ -152,6 +197,14 @@ class Module {
   // Declares a parameter of this module. Throws Error if the module has one of that name, or after
   // CloseTree.
   ParameterPtr RegisterParameter(const std::string& name, const Shape& shape, const Init& init);
+  // Declares a buffer. Read and write it with data(). Throws Error as RegisterParameter does.
+  ParameterPtr RegisterBuffer(const std::string& name, const Shape& shape, const Init& init);
+  // The sum of x over all ranks that share the micro-batch, for a result that depends on all of its
+  // samples. One rank returns x. Differentiable: the loss of every rank may depend on the sum.
+  // Collective: in training every rank of the group must call it in the same order.
+  Tensor SumOverBatch(const Tensor& x) const { return batch_sum_ ? batch_sum_(x) : x; }
+  // Whether SumOverBatch adds up over ranks.
+  bool shares_batch() const { return batch_sum_ != nullptr; }
   // Adds a child under `name` and returns it. To tie a weight, let two modules hold it and only one
   // of them, its owner, register it. Throws Error if there is a child of that name, if the child
   // contains this module, or after CloseTree.
@@ -173,7 +226,12 @@ class Module {
   // Gives a parameter the value that `make` returns, now or when it is read.
   using GiveValue = std::function<void(Parameter& parameter, std::function<Tensor()> make)>;
   void GiveValues(const ContextPtr& context, const InitOptions& options, const GiveValue& give);
+  std::shared_ptr<class ModulePass> NewPass();
+  using InitOfShape = std::function<Init(const Shape& shape)>;
+  void ReplaceInit(const std::string& pattern, const InitOfShape& init);
   Tensor Compute(const Tensor& input);
+  ParameterPtr Declare(std::vector<Declared>& list, const std::string& name, const Shape& shape,
+                       const Init& init);
   void RegisterModule(const std::string& name, const std::shared_ptr<Module>& child);
   void ForEach(const std::function<void(const Module&)>& fn) const;
   void ForEach(const std::function<void(const Module&)>& fn, Met& met) const;
@@ -186,7 +244,7 @@ class Module {
   void Rename();
   void CheckOpen(const std::string& what, const std::string& name) const;
 
-  std::vector<Declared> parameters_;
+  std::vector<Declared> parameters_, buffers_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   Module* parent_ = nullptr;  // the first that registered this module
   std::string name_;          // in parent_
@@ -194,6 +252,7 @@ class Module {
   bool closed_ = false;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
+  BatchSum batch_sum_;
   Lifetime lifetime_;
   SequencePart sequence_part_;
   ForwardFunction forward_;  // null: Forward

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/pictures/chunk_map.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -9,6 +7,7 @@
 
 #include "apogee/chunk/sharded_parameters.h"
 #include "apogee/core/text/text.h"
+#include "apogee/pictures/maps.h"
 #include "apogee/pictures/svg_writer.h"
 #include "apogee/plugins/gemini/chunk_homes.h"
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/pictures/shard_map.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "apogee/core/text/text.h"
 #include "apogee/pictures/held_parts.h"
+#include "apogee/pictures/maps.h"
 #include "apogee/pictures/shard_blocks.h"
 #include "apogee/pictures/svg_writer.h"
 

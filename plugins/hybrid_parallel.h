@@ -105,7 +105,6 @@
 #include "apogee/comm/launch.h"
 #include "apogee/comm/mesh.h"
 #include "apogee/nn/parallel/plan.h"
-#include "apogee/nn/parallel/sequence_mode.h"
 #include "apogee/optim/options.h"
 #include "apogee/plugins/gemini/placement.h"
 #include "apogee/plugins/pipeline/schedule.h"

@@ -26,13 +26,13 @@ absl::StatusOr<std::unique_ptr<Plugin>> MakeSingle(const comm::World& world,
 
 }  // namespace
 
-PluginRegistry::PluginRegistry() {
+PluginRegistry::PluginRegistry(const std::optional<nn::parallel::ParallelPlan>& plan) {
   Add("single", &MakeSingle, {});
   Add<DdpPlugin, DdpOptions>("ddp");
   Add<LowLevelZeroPlugin, LowLevelZeroOptions>("zero1", {.stage = 1});
   Add<LowLevelZeroPlugin, LowLevelZeroOptions>("zero2", {.stage = 2});
   Add<GeminiPlugin, GeminiOptions>("gemini");
-  Add<HybridParallelPlugin, HybridParallelOptions>("hybrid");
+  Add<HybridParallelPlugin, HybridParallelOptions>("hybrid", {.plan = plan});
 }
 
 void PluginRegistry::Add(const std::string& name, Factory make, optim::OptionMap defaults) {

@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -23,6 +24,7 @@
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/text/name_table.h"
+#include "apogee/nn/parallel/plan.h"
 #include "apogee/optim/options.h"
 #include "apogee/plugins/plugin.h"
 #include "apogee/plugins/training_options.h"
@@ -35,8 +37,9 @@ class PluginRegistry {
   using Factory = std::function<absl::StatusOr<std::unique_ptr<Plugin>>(
       const comm::World& world, const TrainingOptions& training, const optim::OptionMap& options)>;
 
-  // Has the plugins of the library: ddp, gemini, hybrid, single, zero1, zero2.
-  PluginRegistry();
+  // Has the plugins of the library: ddp, gemini, hybrid, single, zero1, zero2. `plan`: how hybrid
+  // cuts a model that does not come with Apogee.
+  explicit PluginRegistry(const std::optional<nn::parallel::ParallelPlan>& plan = {});
 
   // `defaults`: every option that `make` takes, with its default as text. Throws Error if the name
   // is taken or empty.

@@ -21,6 +21,9 @@ std::string Describe(const nn::Module& model, const optim::Optimizer& optimizer)
             p->shape().ToString() + " " + DTypeName(p->dtype()) +
             (p->requires_grad() ? "" : " frozen") + "\n";
   }
+  for (const auto& buffer : model.Buffers()) {
+    text += "a buffer is \"" + buffer->name() + "\" " + buffer->shape().ToString() + "\n";
+  }
   text += "the optimizer is " + optimizer.name() + "\n";
   size_t view = 0;
   for (int group = 0; group < optimizer.num_groups(); ++group) {
@@ -163,6 +166,7 @@ void SyncReplicasButValues(const std::string& plugin, nn::Module& model,
   CheckSame(plugin, model, optimizer, *group);
   CheckContiguous(plugin, model);
   BroadcastRandomState(model, *group);
+  for (const auto& buffer : model.Buffers()) group->Broadcast(buffer->data(), 0);
 }
 
 void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,

@@ -29,7 +29,7 @@ void CheckWhole(const std::string& plugin, const nn::Module& model);
 void SyncReplicas(const std::string& plugin, nn::Module& model, const optim::Optimizer& optimizer,
                   const comm::GroupPtr& group);
 
-// SyncReplicas without the values. SyncValue sends these one by one.
+// SyncReplicas without the values of parameters. SyncValue sends these one by one.
 void SyncReplicasButValues(const std::string& plugin, nn::Module& model,
                            const optim::Optimizer& optimizer, const comm::GroupPtr& group);
 

@@ -5,10 +5,18 @@
 #include <typeinfo>
 #include <utility>
 
+#include "apogee/core/text/enum_names.h"
+
 namespace apogee::nn::parallel {
 namespace {
 
 using enum ParallelStyle;
+
+constexpr EnumName<SequenceMode> kModeNames[] = {{SequenceMode::kNone, "none"},
+                                                 {SequenceMode::kNone, ""},
+                                                 {SequenceMode::kSplitGather, "split_gather"},
+                                                 {SequenceMode::kAllToAll, "all_to_all"},
+                                                 {SequenceMode::kRingAttention, "ring_attn"}};
 
 constexpr const char* kHeads = "heads";
 constexpr const char* kKeyValueHeads = "key-value heads";
@@ -28,6 +36,12 @@ const char* ParallelStyleName(ParallelStyle style) {
   static constexpr const char* kNames[] = {"column",     "column_gather", "row",       "row_split",
                                            "vocabulary", "dropout",       "attention", "parameter"};
   return kNames[static_cast<size_t>(style)];
+}
+
+const char* Name(SequenceMode mode) { return NameOf<SequenceMode>(kModeNames, mode); }
+
+absl::StatusOr<SequenceMode> ParseSequenceMode(const std::string& text) {
+  return ParseName<SequenceMode>("sp_mode", kModeNames, text);
 }
 
 ParallelPlan Gpt2Plan(const Gpt2Config& config) {

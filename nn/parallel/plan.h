@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/core/status.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
@@ -57,6 +58,14 @@ enum class ParallelStyle {
 
 // "column", "column_gather", …: for messages.
 const char* ParallelStyleName(ParallelStyle style);
+
+// How sequences are cut over ranks; nn/parallel/sequence_parallel.h explains the modes.
+enum class SequenceMode { kNone, kSplitGather, kAllToAll, kRingAttention };
+
+// "none", "split_gather", "all_to_all", "ring_attn".
+const char* Name(SequenceMode mode);
+// Reads these texts, and "" as kNone.
+absl::StatusOr<SequenceMode> ParseSequenceMode(const std::string& text);
 
 struct PlanRule {
   std::string pattern;

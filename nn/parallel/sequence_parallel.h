@@ -39,7 +39,6 @@
 #include "apogee/nn/attention.h"
 #include "apogee/nn/parallel/plan.h"
 #include "apogee/nn/parallel/sequence_functions.h"
-#include "apogee/nn/parallel/sequence_mode.h"
 
 namespace apogee::nn::parallel {
 

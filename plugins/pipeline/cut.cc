@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -109,14 +110,20 @@ Cut::Cut(nn::Chain& model, const PipelineShape& shape, const CutOptions& options
   for (int part = 0; part < shape.num_parts(); ++part) {
     const int stage = shape.StageOf(part);
     for (const nn::Piece& piece : Pieces(part)) {
-      for (const nn::ParameterPtr& parameter : ParametersOf(piece)) {
+      std::vector<nn::ParameterPtr> held = ParametersOf(piece);
+      for (const nn::Module* module : piece.modules) {
+        std::ranges::move(module->Buffers(), std::back_inserter(held));
+      }
+      for (const nn::ParameterPtr& parameter : held) {
         std::vector<int>& holders = holders_[parameter.get()];
         if (std::ranges::find(holders, stage) == holders.end()) holders.push_back(stage);
         std::ranges::sort(holders);
       }
     }
   }
-  for (const nn::ParameterPtr& parameter : model.Parameters()) {
+  std::vector<nn::ParameterPtr> all = model.Parameters();
+  std::ranges::move(model.Buffers(), std::back_inserter(all));
+  for (const nn::ParameterPtr& parameter : all) {
     std::vector<int>& holders = holders_[parameter.get()];
     if (holders.empty()) holders.push_back(0);
   }

@@ -8,6 +8,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/linear.h"
+#include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/core/rng.h"
 #include "apogee/nn/losses.h"
@@ -264,6 +265,25 @@ void AddLosses(Table& table) {
   }
 }
 
+void AddChannelNorms(Table& table) {
+  for (const Shape& shape : {Shape{5, 6}, Shape{2, 6, 5}, Shape{3, 6, 2, 3}}) {
+    const std::vector<OpInput> inputs = {{shape}, {{6}}, {{6}}};
+    for (const int64_t groups : {1, 3}) {
+      const std::string text = std::to_string(groups);
+      table.Add(
+          "group_norm(" + text + ")", inputs,
+          [groups](const Tensors& in) {
+            return autograd::GroupNorm(in[0], groups, in[1], in[2], 1e-5);
+          },
+          "F.group_norm(x, " + text + ", y, z, 1e-5)");
+    }
+    table.Add(
+        "batch_norm", inputs,
+        [](const Tensors& in) { return autograd::BatchNorm(in[0], in[1], in[2], 1e-5).y; },
+        "F.batch_norm(x, None, None, y, z, True, 0.1, 1e-5)");
+  }
+}
+
 }  // namespace
 
 Tensors OpCase::Inputs(const ContextPtr& context, DType dtype) const {
@@ -290,6 +310,7 @@ std::vector<OpCase> OpTable() {
   AddShapes(table);
   AddProducts(table);
   AddLosses(table);
+  AddChannelNorms(table);
   return table.Take();
 }
 

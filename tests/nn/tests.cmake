@@ -8,3 +8,4 @@ target_compile_definitions(nn_hf_config_test PRIVATE
                            APOGEE_HF_CONFIGS="${CMAKE_CURRENT_SOURCE_DIR}/nn/hf_configs")
 apogee_test(NAME nn_losses_test SRCS nn/losses_test.cc LAYERS nn DEVICES)
 apogee_test(NAME nn_sequential_test SRCS nn/sequential_test.cc LAYERS nn)
+apogee_test(NAME nn_module_tensors_test SRCS nn/module_tensors_test.cc LAYERS nn)

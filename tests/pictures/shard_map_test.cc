@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The picture of a sharding plan is well formed and shows each element on the ranks that hold it.
-#include "apogee/pictures/shard_map.h"
-
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
+#include "apogee/pictures/maps.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/files/xml.h"

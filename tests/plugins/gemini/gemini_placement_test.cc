@@ -14,7 +14,7 @@
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/optim/registry.h"
-#include "apogee/pictures/chunk_map.h"
+#include "apogee/pictures/maps.h"
 #include "apogee/plugins/gemini/chunk_homes.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/run_ranks.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A small training run for parity tests: matrix/tiny_model.h with AdamW. The plain run is a
+// A small training run for parity tests: matrix/models/tiny_model.h with AdamW. The plain run is a
 // loop without a booster.
 //
 //   Weights want = PlainRun({.dtype = DType::kF64});
@@ -9,7 +9,7 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/matrix/tiny_model.h"
+#include "apogee/matrix/models/tiny_model.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/tests/support/exactness.h"
 #include "apogee/tests/support/test_context.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/matrix/tiny_model.h"
+#include "apogee/matrix/models/tiny_model.h"
 
 #include <utility>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/matrix/fed_gradients.h"
+#include "apogee/matrix/models/fed_gradients.h"
 
 #include <algorithm>
 #include <array>

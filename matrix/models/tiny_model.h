@@ -6,8 +6,8 @@
 //   TinyModel model({.kind = TinyKind::kLlama});
 //   model.Initialize(context, {.seed = 11});
 //   Tensor loss = TinyLoss(model, context, {.step = 0, .first = 0, .count = kTinyBatch});
-#ifndef APOGEE_MATRIX_TINY_MODEL_H_
-#define APOGEE_MATRIX_TINY_MODEL_H_
+#ifndef APOGEE_MATRIX_MODELS_TINY_MODEL_H_
+#define APOGEE_MATRIX_MODELS_TINY_MODEL_H_
 
 #include <memory>
 
@@ -91,4 +91,4 @@ class LmWorkload : public TinyWorkload {
 
 }  // namespace apogee::matrix
 
-#endif  // APOGEE_MATRIX_TINY_MODEL_H_
+#endif  // APOGEE_MATRIX_MODELS_TINY_MODEL_H_

@@ -18,8 +18,8 @@
 // position. Means over samples, micro-steps and ranks are therefore exact in f32, however they are
 // nested. Runs can then differ only in the optimizer's own arithmetic: even optimizers that take
 // signs must agree.
-#ifndef APOGEE_MATRIX_FED_GRADIENTS_H_
-#define APOGEE_MATRIX_FED_GRADIENTS_H_
+#ifndef APOGEE_MATRIX_MODELS_FED_GRADIENTS_H_
+#define APOGEE_MATRIX_MODELS_FED_GRADIENTS_H_
 
 #include <memory>
 
@@ -54,4 +54,4 @@ class FedGradients : public Workload {
 
 }  // namespace apogee::matrix
 
-#endif  // APOGEE_MATRIX_FED_GRADIENTS_H_
+#endif  // APOGEE_MATRIX_MODELS_FED_GRADIENTS_H_
