@@ -88,6 +88,7 @@
 #include "apogee/nn/module.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/plan.h"
+#include "apogee/nn/recurrent.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/adam/lamb.h"
 #include "apogee/optim/adam/scaled_adam.h"

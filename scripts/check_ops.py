@@ -50,7 +50,7 @@ def tensor_of(entry, dtype):
 def run(case, dtype):
     """The result and the gradients of a case in PyTorch."""
     inputs = [tensor_of(entry, dtype).requires_grad_() for entry in case["inputs"]]
-    names = dict(zip("xyz", inputs))
+    names = dict(zip("xyzuvwp", inputs))
     result = eval(case["torch"], {**globals(), **names})
     weights = torch.tensor(case["weights"], dtype=dtype).reshape(result.shape)
     (result * weights).sum().backward()

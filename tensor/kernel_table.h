@@ -15,6 +15,7 @@
 #include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/kernels/attention_args.h"
 #include "apogee/tensor/kernels/elementwise_args.h"
+#include "apogee/tensor/kernels/recurrent_args.h"
 #include "apogee/tensor/kernels/reduce_args.h"
 
 namespace apogee {
@@ -69,6 +70,10 @@ class KernelSlot {
   X(norm_forward, NormForwardArgs)                           \
   X(norm_backward, NormBackwardArgs)                         \
   X(rotary, RotaryArgs)                                      \
+  X(gru_cell_forward, GruCellForwardArgs)                    \
+  X(gru_cell_backward, GruCellBackwardArgs)                  \
+  X(lstm_cell_forward, LstmCellForwardArgs)                  \
+  X(lstm_cell_backward, LstmCellBackwardArgs)                \
   X(embedding_forward, EmbeddingForwardArgs)                 \
   X(embedding_backward, EmbeddingBackwardArgs)               \
   X(matmul, MatMulArgs)                                      \

@@ -33,6 +33,8 @@ namespace apogee::nn::parallel {
 
 enum class ParallelStyle {
   // nn::Linear, sharded by output features. Whole input, sharded output.
+  // nn::Gru and nn::Lstm, sharded by units (one all-gather of the state in each step); `sections`
+  // stays 1. Whole input, sharded output.
   kColumn,
   // The same, then gathers the output (one all-gather).
   kColumnGather,

@@ -91,7 +91,8 @@ void PlanMatch::MatchModules(Module& model, const PlanRule& rule) {
   std::vector<std::string> names;
   for (const auto& [name, module] : model.NamedModules()) {
     const bool layer = dynamic_cast<const Linear*>(module) != nullptr ||
-                       dynamic_cast<const Embedding*>(module) != nullptr;
+                       dynamic_cast<const Embedding*>(module) != nullptr ||
+                       dynamic_cast<const Recurrent*>(module) != nullptr;
     if (layer) names.push_back(name);
     if (name.empty() || !GlobMatches(rule.pattern, name)) continue;
     any = true;
@@ -121,6 +122,9 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
   }
   modules.emplace_back(&module, &rule);
   auto* linear = dynamic_cast<Linear*>(&module);
+  if (const auto* recurrent = dynamic_cast<const Recurrent*>(&module)) {
+    return AddRecurrent(name, *recurrent, rule);
+  }
   const auto wrong = [&](const char* want) {
     Problem(rule, Concat(name, " is not an ", want, ", which this style is for"));
   };
@@ -154,6 +158,30 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
       return;
     case kParameter:
       return;
+  }
+}
+
+// Every gate's section of the weights is cut by units.
+void PlanMatch::AddRecurrent(const std::string& name, const Recurrent& module,
+                             const PlanRule& rule) {
+  if (rule.style != kColumn && rule.style != kColumnGather) {
+    return Problem(rule, Concat(name,
+                                " is a recurrent layer, whose units only the styles column "
+                                "and column_gather cut"));
+  }
+  if (rule.sections != 1) {
+    return Problem(rule, Concat("sections is ", rule.sections, ", but the sections of ", name,
+                                " are its ", module.num_gates(), " gates; leave it out"));
+  }
+  if (module.hidden_size() % tp_ != 0) {
+    return Problem(rule, Concat("tp ", tp_, " does not divide the ", module.hidden_size(),
+                                " units of ", name));
+  }
+  const TensorShard shard{.dim = 0, .sections = module.num_gates()};
+  for (const Recurrent::Layer& layer : module.layers()) {
+    for (const auto& parameter : {layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh}) {
+      if (parameter != nullptr) Cut(parameter, shard, rule);
+    }
   }
 }
 

@@ -17,6 +17,7 @@
 
 #include "apogee/nn/parallel/plan.h"
 #include "apogee/nn/parallel/shard.h"
+#include "apogee/nn/recurrent.h"
 
 namespace apogee::nn::parallel {
 
@@ -34,6 +35,7 @@ class PlanMatch {
   void MatchModules(Module& model, const PlanRule& rule);
   void MatchParameters(Module& model, const PlanRule& rule);
   void Add(const std::string& name, Module& module, const PlanRule& rule);
+  void AddRecurrent(const std::string& name, const Recurrent& module, const PlanRule& rule);
   void Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard, const PlanRule& rule);
   void CheckUnits(const PlanRule& rule);
   void CheckShared(Module& model);

@@ -10,6 +10,7 @@
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/linear.h"
 #include "apogee/nn/parallel/plan_match.h"
+#include "apogee/nn/parallel/recurrent.h"
 #include "apogee/nn/parallel/sequence_functions.h"
 #include "apogee/nn/parallel/vocab_parallel.h"
 
@@ -147,6 +148,13 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
                                                        dropout.sequence_part())
                                    : x;
     });
+  }
+  if (auto* recurrent = dynamic_cast<Recurrent*>(&module)) {
+    return module.ReplaceForward(
+        [recurrent, group, style](const Tensor& copy) {
+          return UnitParallelRecurrent(*recurrent, copy, group, style == kColumnGather);
+        },
+        [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
   }
   auto& linear = dynamic_cast<Linear&>(module);
   if (style == kColumn || style == kColumnGather) {

@@ -11,11 +11,6 @@
 namespace apogee::cpu {
 namespace {
 
-template <typename C>
-C Sigmoid(C x) {
-  return C(1) / (C(1) + FastExp(-x));
-}
-
 struct Relu {
   // Written so that NaN stays NaN.
   template <typename C>

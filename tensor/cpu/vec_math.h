@@ -41,6 +41,12 @@ inline float FastExp(float x) {
 }
 inline double FastExp(double x) { return std::exp(x); }
 
+// 1 / (1 + exp(-x)).
+template <typename C>
+inline C Sigmoid(C x) {
+  return C(1) / (C(1) + FastExp(-x));
+}
+
 // 1 - 2 / (exp(2 |x|) + 1) with the sign of x; near 0, where that would cancel, an odd polynomial.
 inline float FastTanh(float x) {
   const float magnitude = std::fabs(x);

@@ -63,7 +63,15 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
   shape.Set(-1, n);
   if (options.a_trans) shape.Set(-2, m);
   const DType out_dtype = options.out_dtype.value_or(a.dtype());
-  Tensor c = Tensor::Empty(shape, out_dtype, a.context());
+  if (options.out.defined()) {
+    APOGEE_CHECK(options.out.shape() == shape && options.out.dtype() == out_dtype &&
+                     options.out.device() == a.device() && options.out.is_contiguous(),
+                 "matmul: out is ", DTypeName(options.out.dtype()), " ", options.out.shape(),
+                 " on ", options.out.device().ToString(), ", must be ", DTypeName(out_dtype), " ",
+                 shape, " on ", a.device().ToString(), ", contiguous");
+  }
+  const Tensor c =
+      options.out.defined() ? options.out : Tensor::Empty(shape, out_dtype, a.context());
   run(c, MatMulArgs{.dtype = a.dtype(),
                     .c_dtype = out_dtype,
                     .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(),

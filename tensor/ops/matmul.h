@@ -21,6 +21,9 @@ struct MatMulOptions {
   bool b_trans = false;
   Tensor bias = {};                     // [n], added to every row; undefined: no bias
   std::optional<DType> out_dtype = {};  // default: the operands' dtype
+  // Contiguous memory of the result's shape and dtype, which gets the result and is returned; for
+  // loops that would allocate one in every turn. Undefined: a new tensor.
+  Tensor out = {};
 };
 
 // op(a) op(b) + bias, where op transposes the last two dims if asked to. a and b are matrices, or

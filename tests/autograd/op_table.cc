@@ -9,10 +9,12 @@
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/functions/norm.h"
+#include "apogee/autograd/functions/recurrent.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/core/rng.h"
 #include "apogee/nn/losses.h"
 #include "apogee/tensor/ops/nn.h"
+#include "apogee/tensor/ops/recurrent.h"
 
 namespace apogee::testing {
 namespace {
@@ -234,6 +236,39 @@ void AddProducts(Table& table) {
   einsum("ijk,l->ki", {{{2, 3, 4}}, {{3}}});
 }
 
+void AddRecurrent(Table& table) {
+  struct Sizes {
+    int64_t steps, samples, features, units;
+  };
+  for (const auto& [steps, samples, features, units] :
+       {Sizes{1, 1, 2, 3}, Sizes{3, 2, 4, 3}, Sizes{4, 3, 1, 2}}) {
+    const auto inputs = [&, steps = steps, samples = samples, features = features,
+                         units = units](int64_t gates) {
+      return std::vector<OpInput>{{{steps, samples, features}},
+                                  {{gates * units, features}},
+                                  {{gates * units, units}},
+                                  {{gates * units}},
+                                  {{gates * units}},
+                                  {{samples, units}}};
+    };
+    const auto projected = [](const Tensors& in) { return autograd::Linear(in[0], in[1], in[3]); };
+    const std::string rest = ", (y, z, u, v), True, 1, 0.0, False, False, False)[0]";
+    table.Add(
+        "gru", inputs(3),
+        [=](const Tensors& in) { return autograd::Gru(projected(in), in[2], in[4], in[5]); },
+        "torch.gru(x, w[None]" + rest);
+    std::vector<OpInput> with_cell = inputs(4);
+    with_cell.push_back({{samples, units}});
+    table.Add(
+        "lstm", with_cell,
+        [=](const Tensors& in) {
+          const Tensor cell = autograd::Cast(in[6], ops::WideDType(in[6].dtype()));
+          return autograd::Lstm(projected(in), in[2], in[4], in[5], cell).y;
+        },
+        "torch.lstm(x, (w[None], p[None])" + rest);
+  }
+}
+
 void AddLosses(Table& table) {
   const auto loss = [&](const std::string& name,
                         const std::function<Tensor(const Tensor&, const Tensor&)>& fn,
@@ -309,6 +344,7 @@ std::vector<OpCase> OpTable() {
   AddReductions(table);
   AddShapes(table);
   AddProducts(table);
+  AddRecurrent(table);
   AddLosses(table);
   AddChannelNorms(table);
   return table.Take();

@@ -31,7 +31,7 @@ struct OpCase {
   std::string name;  // unique
   std::vector<OpInput> inputs;
   std::function<Tensor(const Tensors&)> fn;
-  // In Python, with the inputs x, y, z and F = torch.nn.functional.
+  // In Python, with the inputs x, y, z, u, v, w, p and F = torch.nn.functional.
   std::string torch;
 
   Tensors Inputs(const ContextPtr& context, DType dtype) const;

@@ -48,3 +48,5 @@ foreach(source ${on_both} low_level_zero low_level_zero_edge low_level_zero_erro
   apogee_mpi_test(NAME plugins_${subject}_mpi_test SRCS plugins/${source}_test.cc LAYERS booster
                   LIBS apogee_matrix TIMEOUT 600)
 endforeach()
+apogee_test(NAME plugins_hybrid_recurrent_test SRCS plugins/hybrid/hybrid_recurrent_test.cc LAYERS booster
+            LIBS apogee_matrix LABELS threads TIMEOUT 300)
