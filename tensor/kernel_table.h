@@ -14,6 +14,7 @@
 #include "apogee/core/error.h"
 #include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/kernels/attention_args.h"
+#include "apogee/tensor/kernels/conv_args.h"
 #include "apogee/tensor/kernels/elementwise_args.h"
 #include "apogee/tensor/kernels/recurrent_args.h"
 #include "apogee/tensor/kernels/reduce_args.h"
@@ -78,6 +79,14 @@ class KernelSlot {
   X(embedding_backward, EmbeddingBackwardArgs)               \
   X(matmul, MatMulArgs)                                      \
   X(matmul_activation, MatMulActivationArgs)                 \
+  X(unfold, UnfoldArgs)                                      \
+  X(fold, FoldArgs)                                          \
+  X(conv_forward, ConvForwardArgs)                           \
+  X(conv_backward_input, ConvBackwardInputArgs)              \
+  X(conv_backward_weight, ConvBackwardWeightArgs)            \
+  X(max_pool_forward, MaxPoolForwardArgs)                    \
+  X(average_pool_forward, AveragePoolForwardArgs)            \
+  X(average_pool_backward, AveragePoolBackwardArgs)          \
   X(attention_forward, AttentionForwardArgs)                 \
   X(attention_backward, AttentionBackwardArgs)               \
   X(attention_merge, AttentionMergeArgs)                     \

@@ -32,14 +32,15 @@
 namespace apogee::nn::parallel {
 
 enum class ParallelStyle {
-  // nn::Linear, sharded by output features. Whole input, sharded output.
+  // nn::Linear, sharded by output features, or nn::Conv1d or nn::Conv2d without groups, sharded by
+  // output channels. Whole input, sharded output.
   // nn::Gru and nn::Lstm, sharded by units (one all-gather of the state in each step); `sections`
   // stays 1. Whole input, sharded output.
   kColumn,
   // The same, then gathers the output (one all-gather).
   kColumnGather,
-  // nn::Linear, sharded by input features. Sharded input, whole output (one all-reduce). The bias
-  // is whole and added once.
+  // The same layers, sharded by input features or channels. Sharded input, whole output (one
+  // all-reduce). The bias is whole and added once.
   kRow,
   // The same with a whole input, of which each rank takes its part.
   kRowSplit,

@@ -7,6 +7,7 @@
 
 #include "apogee/core/text/text.h"
 #include "apogee/nn/attention.h"
+#include "apogee/nn/convolution.h"
 
 namespace apogee::nn::parallel {
 namespace {
@@ -91,6 +92,7 @@ void PlanMatch::MatchModules(Module& model, const PlanRule& rule) {
   std::vector<std::string> names;
   for (const auto& [name, module] : model.NamedModules()) {
     const bool layer = dynamic_cast<const Linear*>(module) != nullptr ||
+                       dynamic_cast<const Convolution*>(module) != nullptr ||
                        dynamic_cast<const Embedding*>(module) != nullptr ||
                        dynamic_cast<const Recurrent*>(module) != nullptr;
     if (layer) names.push_back(name);
@@ -128,10 +130,15 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
   const auto wrong = [&](const char* want) {
     Problem(rule, Concat(name, " is not an ", want, ", which this style is for"));
   };
+  const bool features = rule.style == kColumn || rule.style == kColumnGather ||
+                        rule.style == kRow || rule.style == kRowSplit;
+  if (const auto* conv = dynamic_cast<Convolution*>(&module); conv != nullptr && features) {
+    return AddConvolution(name, *conv, rule);
+  }
   switch (rule.style) {
     case kColumn:
     case kColumnGather:
-      if (linear == nullptr) return wrong("nn::Linear");
+      if (linear == nullptr) return wrong("nn::Linear, nn::Conv1d or nn::Conv2d");
       Cut(linear->weight(), {.dim = FeatureDim(*linear, true), .sections = rule.sections}, rule);
       if (linear->bias() != nullptr) {
         Cut(linear->bias(), {.dim = 0, .sections = rule.sections}, rule);
@@ -139,7 +146,7 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
       return;
     case kRow:
     case kRowSplit:
-      if (linear == nullptr) return wrong("nn::Linear");
+      if (linear == nullptr) return wrong("nn::Linear, nn::Conv1d or nn::Conv2d");
       return Cut(linear->weight(), {.dim = FeatureDim(*linear, false), .sections = rule.sections},
                  rule);
     case kVocabulary:
@@ -182,6 +189,26 @@ void PlanMatch::AddRecurrent(const std::string& name, const Recurrent& module,
     for (const auto& parameter : {layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh}) {
       if (parameter != nullptr) Cut(parameter, shard, rule);
     }
+  }
+}
+
+void PlanMatch::AddConvolution(const std::string& name, const Convolution& conv,
+                               const PlanRule& rule) {
+  if (conv.transposed()) {
+    return Problem(rule, Concat(name,
+                                " is a transposed convolution, which no style shards; leave "
+                                "it whole, without a rule"));
+  }
+  if (const int64_t groups = conv.options().groups; groups != 1) {
+    return Problem(rule, Concat(name, " is a convolution of ", groups,
+                                " groups: its channels depend "
+                                "on each other only within a group, so that a style would leave "
+                                "ranks without work; leave it whole, without a rule"));
+  }
+  const bool column = rule.style == kColumn || rule.style == kColumnGather;
+  Cut(conv.weight(), {.dim = column ? 0 : 1, .sections = rule.sections}, rule);
+  if (column && conv.bias() != nullptr) {
+    Cut(conv.bias(), {.dim = 0, .sections = rule.sections}, rule);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/nn/convolution.h"
 #include "apogee/nn/parallel/plan.h"
 #include "apogee/nn/parallel/shard.h"
 #include "apogee/nn/recurrent.h"
@@ -36,6 +37,7 @@ class PlanMatch {
   void MatchParameters(Module& model, const PlanRule& rule);
   void Add(const std::string& name, Module& module, const PlanRule& rule);
   void AddRecurrent(const std::string& name, const Recurrent& module, const PlanRule& rule);
+  void AddConvolution(const std::string& name, const Convolution& conv, const PlanRule& rule);
   void Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard, const PlanRule& rule);
   void CheckUnits(const PlanRule& rule);
   void CheckShared(Module& model);

@@ -7,6 +7,7 @@
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/core/text/text.h"
+#include "apogee/nn/parallel/convolution.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/linear.h"
 #include "apogee/nn/parallel/plan_match.h"
@@ -72,6 +73,16 @@ TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr 
       group_, options_.cut_sequence ? GatherOver(group_) : SharedCopy::Function());
   modules_ = std::move(match.modules);
   shards_ = std::move(match.shards);
+  for (const auto& [module, rule] : modules_) {
+    const auto* const conv = dynamic_cast<const Convolution*>(module);
+    if (conv == nullptr) continue;
+    cuts_channels_ = cuts_channels_ || rule->style == kColumn;
+    APOGEE_CHECK(!options_.cut_sequence, "tensor parallel: plan \"", plan_.name, "\" shards ",
+                 conv->full_name(),
+                 ", a convolution, over its channels; sequence parallelism shards "
+                 "the tokens of the same dim. Leave the convolution whole, or turn off sequence "
+                 "parallelism");
+  }
   output_ = match.output;
   for (const autograd::ParameterPtr& parameter : model_.Parameters()) {
     logical_shapes_[parameter.get()] = parameter->shape();
@@ -140,7 +151,13 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
   if (style == kAttention) return;
   if (style == kDropout) {
     auto& dropout = dynamic_cast<Dropout&>(module);
-    return module.ReplaceForward([&dropout, group](const Tensor& x) {
+    return module.ReplaceForward([&dropout, group, channels = cuts_channels_](const Tensor& x) {
+      // Whether the dim that is cut is the last one or that of channels cannot be seen here.
+      APOGEE_CHECK(!channels || x.rank() <= 2 || !dropout.is_training(), "dropout \"",
+                   dropout.full_name(), "\": its input ", x.shape(),
+                   " may be cut along its channels, since the plan has a convolution of style "
+                   "column, and a mask can be cut along the last dim only; put the dropout behind "
+                   "an nn::Flatten or where the activation is whole");
       const int64_t width = x.size(-1);
       return dropout.is_training() ? autograd::Dropout(x, dropout.p(), dropout.generator(),
                                                        {.first = group->rank() * width,
@@ -156,6 +173,7 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
         },
         [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
   }
+  if (auto* conv = dynamic_cast<Convolution*>(&module)) return ReplaceConvolution(*conv, style);
   auto& linear = dynamic_cast<Linear&>(module);
   if (style == kColumn || style == kColumnGather) {
     return module.ReplaceForward(
@@ -177,6 +195,21 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
         RowParallelLinear(style == kRow ? x : SplitLastDim(x, group), ValueOf(linear.weight()),
                           ValueOf(linear.bias()), group, linear.layout());
     return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
+  });
+}
+
+void TensorParallel::ReplaceConvolution(Convolution& conv, ParallelStyle style) {
+  const comm::GroupPtr group = group_;
+  if (style == kColumn || style == kColumnGather) {
+    return conv.ReplaceForward(
+        [&conv, group, style](const Tensor& copy) {
+          const Tensor y = ColumnConvolution(conv, copy);
+          return style == kColumn ? y : GatherChannels(y, group);
+        },
+        [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
+  }
+  conv.ReplaceForward([&conv, group, style](const Tensor& x) {
+    return RowConvolution(conv, style == kRow ? x : SplitChannels(x, group), group);
   });
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "apogee/comm/group.h"
+#include "apogee/nn/convolution.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/plan.h"
@@ -70,6 +71,7 @@ class TensorParallel {
 
  private:
   void Replace(Module& module, const PlanRule& rule);
+  void ReplaceConvolution(Convolution& conv, ParallelStyle style);
   void ReplaceVocabulary(Module& module);
 
   Module& model_;
@@ -80,6 +82,7 @@ class TensorParallel {
   std::map<const autograd::Parameter*, TensorShard> shards_;
   std::map<const autograd::Parameter*, Shape> logical_shapes_;
   Linear* output_ = nullptr;
+  bool cuts_channels_ = false;  // by a convolution of style column
   std::shared_ptr<SharedCopy> shared_copy_;
   std::shared_ptr<bool> keep_logits_cut_ = std::make_shared<bool>(false);
 };

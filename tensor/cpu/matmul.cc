@@ -7,7 +7,7 @@ namespace apogee::cpu {
 
 void matmul(const DeviceContext& context, const MatMulArgs& args) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-#ifdef APOGEE_MATMUL_ONEDNN
+#ifdef APOGEE_USE_ONEDNN
   if (args.k > 0 && TryMatMulOneDnn(context, args)) return;
 #endif
   MatMulEigen(context, args);

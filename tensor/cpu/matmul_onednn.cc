@@ -3,18 +3,16 @@
 // Products by oneDNN.
 #include "apogee/tensor/cpu/matmul_paths.h"
 
-#ifdef APOGEE_MATMUL_ONEDNN
-
-#include <sys/mman.h>
+#ifdef APOGEE_USE_ONEDNN
 
 #include <array>
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "apogee/core/process/thread_team.h"
+#include "apogee/tensor/cpu/onednn.h"
 
 namespace apogee::cpu {
 namespace {
@@ -80,36 +78,16 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
           {batched ? batch_stride : stored_rows * ld, trans ? 1 : ld, trans ? ld : 1}};
 }
 
-[[noreturn]] void ThrowFailed(const dnnl::error& error) {
-  Throw("a matrix product by oneDNN: ", error.what(),
-        error.status == dnnl_out_of_memory
-            ? ": out of memory; use a smaller batch or model, fewer ranks or threads, or raise the "
-              "limit (ulimit -v)"
-            : "; set ONEDNN_VERBOSE=2 to see which product");
-}
+constexpr const char* kWhat = "a matrix product";
 
-// Throws Error if memory is short: then oneDNN crashes while it makes a primitive, or finds none.
-// Another thread's first allocation takes 128 MiB of addresses for a moment (glibc's arenas).
-void CheckMemoryForPrimitives() {
-  constexpr size_t kBytes = 16 << 20, kAddresses = 144 << 20;
-  constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
-  void* const block = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, kPrivate, -1, 0);
-  void* const addresses = mmap(nullptr, kAddresses, PROT_NONE, kPrivate | MAP_NORESERVE, -1, 0);
-  if (block != MAP_FAILED) munmap(block, kBytes);
-  if (addresses != MAP_FAILED) munmap(addresses, kAddresses);
-  APOGEE_CHECK(block != MAP_FAILED && addresses != MAP_FAILED,
-               "out of memory: a matrix product by oneDNN needs 16 MiB of free memory and 160 MiB "
-               "of free addresses; use a smaller batch or model, fewer ranks or threads, or raise "
-               "the limit (ulimit -v)");
+[[noreturn]] void ThrowFailed(const dnnl::error& error) {
+  ThrowOneDnnFailed(kWhat, error.what(), error.status == dnnl_out_of_memory);
 }
 
 std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
                                  const dnnl::engine& engine) {
   auto product = std::make_unique<Product>();
-  // One rank at a time: no other takes the memory that the check has found.
-  static std::mutex making;
-  const std::lock_guard<std::mutex> lock(making);
-  CheckMemoryForPrimitives();
+  const MakingPrimitives making(kWhat);
   try {
     const auto a =
         Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
@@ -129,7 +107,7 @@ std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
     const dnnl::matmul::desc op =
         key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc desc(op, attr, engine, /*allow_empty=*/true);
-    if (!desc) CheckMemoryForPrimitives();  // the reason may be a lack of memory
+    if (!desc) making.CheckMemory();
     if (!desc || std::string(desc.impl_info_str()).find("ref") != std::string::npos) return product;
     product->primitive = dnnl::matmul(desc);
     product->a = dnnl::memory(a, engine, nullptr);
@@ -204,4 +182,4 @@ bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
 
 }  // namespace apogee::cpu
 
-#endif  // APOGEE_MATMUL_ONEDNN
+#endif  // APOGEE_USE_ONEDNN

@@ -2,7 +2,8 @@
 
 // The arguments of every kernel, one struct each: raw pointers, sizes and strides (in elements),
 // never a Tensor. The checked functions of tensor/ops fill them in; the backends' kernels take
-// them. Others are in attention_args.h, elementwise_args.h, recurrent_args.h and reduce_args.h.
+// them. Others are in attention_args.h, conv_args.h, elementwise_args.h, recurrent_args.h and
+// reduce_args.h.
 //
 //   context.kernels().fill(context, {.dtype = DType::kF32, .y = y, .n = n, .value = 1.0});
 //

@@ -327,7 +327,9 @@ Tensors OpCase::Inputs(const ContextPtr& context, DType dtype) const {
     const Tensor normal = Tensor::Empty(input.shape, DType::kF64, context);
     ops::FillNormal(normal, 0, 1, MakeKey(23, name + std::to_string(tensors.size())));
     std::vector<double> values = normal.ToVector<double>();
-    for (double& value : values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      double& value = values[i];
+      if (input.domain == Domain::kDistinct) value = static_cast<double>(i * 37 % 128) / 64 - 1;
       if (input.domain == Domain::kPositive) value = 0.25 + std::abs(value);
       if (input.domain == Domain::kNonZero) value += value < 0 ? -0.25 : 0.25;
       // Exact in every dtype, so that all compute with the same numbers.
@@ -347,7 +349,9 @@ std::vector<OpCase> OpTable() {
   AddRecurrent(table);
   AddLosses(table);
   AddChannelNorms(table);
-  return table.Take();
+  std::vector<OpCase> cases = table.Take();
+  for (OpCase& op : ConvolutionCases()) cases.push_back(std::move(op));
+  return cases;
 }
 
 Tensor IndexOf(const Shape& shape, int64_t size, const ContextPtr& context) {

@@ -19,8 +19,9 @@ namespace apogee::testing {
 
 using Tensors = std::vector<Tensor>;
 
-// Normal numbers, kept away from places where an op is not smooth.
-enum class Domain { kAny, kPositive, kNonZero };
+// Normal numbers, kept away from places where an op is not smooth. kDistinct: numbers that differ
+// from their neighbours, in no order.
+enum class Domain { kAny, kPositive, kNonZero, kDistinct };
 
 struct OpInput {
   Shape shape;
@@ -38,6 +39,8 @@ struct OpCase {
 };
 
 std::vector<OpCase> OpTable();
+// Parts of it.
+std::vector<OpCase> ConvolutionCases();
 
 // An index for a dim of `size` elements, with repetitions, of any shape.
 Tensor IndexOf(const Shape& shape, int64_t size, const ContextPtr& context);

@@ -12,6 +12,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/nn/convolution.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/hybrid_parallel.h"
@@ -86,6 +87,37 @@ class Probabilities : public nn::Gpt2 {
 TEST(HybridParallelPlansTest, AModelDerivedFromAShippedOne) {
   const HybridTask task = ShortTask([] { return std::make_unique<Probabilities>(); });
   ExpectEqualRuns(task, 2, {.tp_size = 2});
+}
+
+// Words as channels of sequences.
+class Convolutions : public nn::Module {
+ public:
+  Convolutions()
+      : table_(Register("table", std::make_shared<nn::Embedding>(8, 6))),
+        up_(Register("up", std::make_shared<nn::Conv1d>(6, 12, 3, nn::ConvOptions{.padding = 1}))),
+        down_(Register("down",
+                       std::make_shared<nn::Conv1d>(12, 6, 3, nn::ConvOptions{.padding = 1}))),
+        head_(Register("head", std::make_shared<nn::Linear>(6, 8))) {}
+  Tensor Forward(const Tensor& tokens) override {
+    Tensor x = autograd::Transpose((*table_)(tokens), 1, 2);
+    x = autograd::Add(x, (*down_)(autograd::MaxPool1d(autograd::Tanh((*up_)(x)), 1)));
+    return (*head_)(autograd::Transpose(x, 1, 2));
+  }
+
+ private:
+  std::shared_ptr<nn::Embedding> table_;
+  std::shared_ptr<nn::Conv1d> up_, down_;
+  std::shared_ptr<nn::Linear> head_;
+};
+
+TEST(HybridParallelPlansTest, Convolutions) {
+  const HybridTask task = ShortTask([] { return std::make_unique<Convolutions>(); });
+  const ParallelPlan plan{.name = "convolutions",
+                          .rules = {{.pattern = "up", .style = ParallelStyle::kColumn},
+                                    {.pattern = "down", .style = ParallelStyle::kRow}}};
+  ExpectEqualRuns(task, 2, {.tp_size = 2, .plan = plan});
+  ExpectEqualRuns(task, 3, {.tp_size = 3, .plan = plan});
+  ExpectEqualRuns(task, 4, {.tp_size = 2, .stage = 2, .plan = plan});
 }
 
 // Layers of one's own: sections through a pair, words in columns, a branch that not every sample
