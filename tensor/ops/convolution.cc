@@ -35,6 +35,10 @@ void CheckImage(const char* op, const Tensor& x, int dims) {
   APOGEE_CHECK(x.rank() == dims + 2, op, ": x must be ", ImageText(dims), ", got shape ",
                x.shape());
   APOGEE_CHECK(IsFloat(x.dtype()), op, ": x must be floating, got ", DTypeName(x.dtype()));
+  for (int dim = 1; dim < x.rank(); ++dim) {
+    APOGEE_CHECK(x.size(dim) >= 1, op, ": x ", x.shape(),
+                 " is empty; only the number of samples may be 0");
+  }
 }
 
 void CheckWindow(const char* op, const WindowOptions& options) {
@@ -57,10 +61,7 @@ void CheckWeights(const char* op, const Tensor& x, const Tensor& weight, const T
   CheckSameDType(op, x, weight);
   APOGEE_CHECK(weight.rank() == options.dims + 2, op, ": the weight must be ", weight_text, " and ",
                options.dims, " kernel sizes, got shape ", weight.shape());
-  for (const int dim : {0, 1}) {
-    APOGEE_CHECK(SizeAlong(weight, options, dim) >= 1, op, ": the weight ", weight.shape(),
-                 " has an empty kernel");
-  }
+  APOGEE_CHECK(weight.numel() > 0, op, ": the weight ", weight.shape(), " is empty");
   APOGEE_CHECK(options.groups >= 1, op, ": groups is ", options.groups, ", must be at least 1");
   APOGEE_CHECK(x.size(1) % options.groups == 0, op, ": the ", x.size(1), " channels of x ",
                x.shape(), " are not divisible by groups ", options.groups);

@@ -50,7 +50,10 @@ TEST_F(ConvolutionTest, RefusesOperandsThatDoNotFit) {
       Says(HasSubstr("conv1d: x must be [samples, channels, length]")));
   EXPECT_THAT(Conv({1, 3, 8, 8}, {4, 2, 3, 3}),
               Says(AllOf(HasSubstr("[1, 3, 8, 8] has 3 channels"), HasSubstr("is for 2"))));
-  EXPECT_THAT(Conv({1, 3, 8, 8}, {4, 3, 0, 3}), Says(HasSubstr("empty kernel")));
+  EXPECT_THAT(Conv({1, 3, 8, 8}, {4, 3, 0, 3}), Says(HasSubstr("[4, 3, 0, 3] is empty")));
+  EXPECT_THAT(Conv({1, 3, 0, 8}, {4, 3, 1, 3}, {.padding = 1}),
+              Says(HasSubstr("x [1, 3, 0, 8] is empty; only the number of samples may be 0")));
+  EXPECT_THAT(Conv({1, 0, 8, 8}, {4, 0, 3, 3}), Says(HasSubstr("x [1, 0, 8, 8] is empty")));
   EXPECT_THAT(
       [&] {
         Conv2d(Ones({1, 3, 8, 8}), Ones({4, 3, 3, 3}), Ones({3}));
@@ -133,6 +136,11 @@ TEST_F(ConvolutionTest, TransposedOnesRefuseWhatDoesNotFit) {
 
 TEST_F(ConvolutionTest, PoolsRefuseWhatDoesNotFit) {
   const Tensor x = Ones({1, 2, 5, 6});
+  EXPECT_THAT(
+      [&] {
+        MaxPool1d(Ones({1, 2, 0}), 2, {.padding = 1});
+      },
+      Says(HasSubstr("max_pool1d: x [1, 2, 0] is empty")));
   EXPECT_THAT([&] { MaxPool2d(x, 3, {.padding = 2}); },
               Says(AllOf(HasSubstr("max_pool2d: the padding along the height is 2"),
                          HasSubstr("at most half of the kernel's 3"))));

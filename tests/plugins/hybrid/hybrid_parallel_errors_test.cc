@@ -88,7 +88,8 @@ TEST(HybridParallelErrorsTest, PlansThatMakeNoSense) {
   };
   refused({}, HasSubstr("plan \"mine\" has no rules"));
   refused({{.pattern = "*.ln_1", .style = ParallelStyle::kColumn}},
-          HasSubstr("transformer.h.0.ln_1 is not an nn::Linear, which this style is for"));
+          HasSubstr("transformer.h.0.ln_1 is not an nn::Linear, nn::Conv1d or nn::Conv2d, which "
+                    "this style is for"));
   refused({{.pattern = "*.c_fc", .style = ParallelStyle::kColumn},
            {.pattern = "*.0.mlp.c_fc", .style = ParallelStyle::kRow}},
           HasSubstr("rule \"*.c_fc\" names transformer.h.0.mlp.c_fc, too"));
