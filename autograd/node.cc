@@ -52,6 +52,11 @@ DType GradDType(const Tensor& tensor) {
   return meta != nullptr ? meta->grad_dtype : tensor.dtype();
 }
 
+void SetGradDType(Tensor& tensor, DType dtype) {
+  auto* meta = static_cast<GraphMeta*>(tensor.autograd_meta().get());
+  if (meta != nullptr) meta->grad_dtype = dtype;
+}
+
 namespace {
 
 bool AnyNeedsGrad(const auto& inputs) {

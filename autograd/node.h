@@ -118,7 +118,8 @@ class Node {
 // The autograd_meta of a tensor in a graph.
 struct GraphMeta : public AutogradMeta {
   Edge edge;
-  // The dtype of the gradient that a leaf wants, e.g. f32 gradients of bf16 weights.
+  // The dtype of the gradient that a leaf wants, e.g. f32 gradients of bf16 weights, or that the
+  // tensor's node can take besides the tensor's own dtype.
   DType grad_dtype = DType::kF32;
 };
 
@@ -131,6 +132,9 @@ bool IsCut(const Tensor& tensor);
 // The dtype in which to compute the tensor's gradient: GraphMeta::grad_dtype, or the tensor's own
 // dtype outside of a graph.
 DType GradDType(const Tensor& tensor);
+// Says that the node of the tensor takes gradients of `dtype`, too. Functions that can compute them
+// so do (Linear). Outside of a graph: no effect.
+void SetGradDType(Tensor& tensor, DType dtype);
 // Whether grad mode is on and some tensor of the list is in a graph.
 bool NeedsGrad(std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
 // Makes `output` the node's output number 0, and sets the node's edges to `inputs`, in this order.

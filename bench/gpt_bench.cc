@@ -83,7 +83,7 @@ struct Timing {
   double first_loss = 0, last_loss = 0;
 };
 
-Timing TrainSteps(Precision precision, const ContextPtr& context, int64_t warmup,
+Timing TrainSteps(const TrainingOptions& training, const ContextPtr& context, int64_t warmup,
                   int64_t num_steps) {
   nn::Gpt2 model({.vocab_size = kVocab,
                   .n_positions = kBlock,
@@ -92,7 +92,7 @@ Timing TrainSteps(Precision precision, const ContextPtr& context, int64_t warmup
                   .n_head = kHeads});
   model.Initialize(context, {.seed = 1});
   optim::AdamW optimizer(model.Parameters(), {.lr = 3e-4});
-  SingleRankPlugin plugin({.precision = precision});
+  SingleRankPlugin plugin(training);
   Booster booster(plugin);
   Boosted boosted = booster.boost(model, optimizer, {.criterion = nn::CrossEntropyLoss()});
   const Tensor inputs = RandomTokens("inputs", context), targets = RandomTokens("targets", context);
@@ -159,10 +159,12 @@ void Print(const Timing& timing, const MemoryLedger& ledger, int64_t process_byt
 int main(int argc, char** argv) {
   UseBlockingWaits(argv);
   std::string precision = "f32";
+  bool bf16_residual = false;
   int threads = 1;
   int64_t steps = 5, warmup = 2;
   CLI::App app("Speed of training a small GPT, and where the time goes.");
   app.add_option("--precision", precision, "f32, bf16 or f64")->capture_default_str();
+  app.add_flag("--bf16-residual", bf16_residual, "Under bf16, a residual stream of bf16");
   app.add_option("--threads", threads, "CPU threads")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
@@ -175,8 +177,9 @@ int main(int argc, char** argv) {
     const int64_t start_bytes = ValueOrThrow(ReadProcessMemory()).own_bytes();
     const auto context = std::make_shared<DeviceContext>(Device{}, std::make_unique<CpuAllocator>(),
                                                          TimedKernelTable(), threads);
-    const Timing timing =
-        TrainSteps(ValueOrThrow(ParsePrecision(precision)), context, warmup, steps);
+    const Timing timing = TrainSteps(
+        {.precision = ValueOrThrow(ParsePrecision(precision)), .f32_residual = !bf16_residual},
+        context, warmup, steps);
     Print(timing, context->ledger(),
           ValueOrThrow(ReadProcessMemory()).peak_own_bytes() - start_bytes);
   } catch (const std::exception& error) {

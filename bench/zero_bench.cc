@@ -73,7 +73,8 @@ double StepSeconds(int ranks, const std::string& name, bool sharded, int64_t blo
           }
           chunks = std::make_unique<chunk::ParameterChunks>(
               parameters, chunk::PlanChunks(requests, {.num_shards = world.size()}), world.group(),
-              DType::kF32, [&](size_t i, const Tensor&, const Tensor& shard, const Layout& layout) {
+              std::vector<DType>{},
+              [&](size_t i, const Tensor&, const Tensor& shard, const Layout& layout) {
                 optimizer.views()[i].BindShard(shard, layout);
               });
           optimizer.set_stat_reducer(std::make_unique<optim::GroupStatReducer>(world.group()));

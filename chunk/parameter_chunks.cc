@@ -40,12 +40,13 @@ class ParameterChunks::Storage : public autograd::ParameterStorage {
 };
 
 ParameterChunks::ParameterChunks(std::vector<autograd::ParameterPtr> parameters,
-                                 std::vector<ChunkSpec> plan, comm::GroupPtr group, DType dtype,
-                                 const OnMove& on_move,
+                                 std::vector<ChunkSpec> plan, comm::GroupPtr group,
+                                 std::vector<DType> dtypes, const OnMove& on_move,
                                  const std::shared_ptr<StepListeners>& listeners)
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
       places_(std::move(plan), parameters_.size(), group_ == nullptr ? 0 : group_->rank()) {
+  dtypes.resize(places_.plan().size(), DType::kF32);
   // Chunk by chunk: old values are freed as chunks are made, so that the model never exists twice.
   for (size_t c = 0; c < places_.plan().size(); ++c) {
     const ChunkSpec& spec = places_.plan()[c];
@@ -54,7 +55,7 @@ ParameterChunks::ParameterChunks(std::vector<autograd::ParameterPtr> parameters,
     chunk->index = c;
     chunk->listeners = listeners;
     // Zeros, because padding is gathered with the shards.
-    chunk->values = Tensor::Zeros({spec.numel()}, dtype, context, MemoryCategory::kParameter);
+    chunk->values = Tensor::Zeros({spec.numel()}, dtypes[c], context, MemoryCategory::kParameter);
     for (const ChunkItem& item : spec.items) {
       autograd::Parameter& parameter = *parameters_[item.parameter];
       const Tensor old_value = parameter.data();

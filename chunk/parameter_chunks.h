@@ -3,7 +3,7 @@
 // ParameterChunks: moves parameters into flat chunks. Every rank holds the chunks whole, and each
 // rank updates one shard of every chunk (ZeRO stages 1 and 2; Rajbhandari et al., SC 2020).
 //
-//   ParameterChunks chunks(parameters, plan, group, DType::kBF16, on_move);
+//   ParameterChunks chunks(parameters, plan, group, {DType::kBF16}, on_move);
 //   Tensor mine = chunks.Shard(i);        // this rank's elements of parameter i;
 //                                         // chunks.LayoutOf(i) has their positions in it
 //   ... update mine ...
@@ -11,7 +11,7 @@
 //   parameters[i]->value();               // waits for its chunk if necessary
 //
 // A parameter's value becomes a view of its chunk, and cannot be replaced. on_move runs once per
-// parameter before the old value is dropped; the chunk already holds the value, cast to the chunks'
+// parameter before the old value is dropped; the chunk already holds the value, cast to the chunk's
 // dtype. GatherAsync is collective: all ranks of the group must call it. It issues one all-gather
 // per chunk, in the order of the chunks.
 #ifndef APOGEE_CHUNK_PARAMETER_CHUNKS_H_
@@ -35,9 +35,10 @@ class ParameterChunks {
                                     const Layout& layout)>;
 
   // `plan` must describe these parameters, with GroupSize(group) shards. `group` may be null (one
-  // rank). `listeners` hear ValuesGathered; null: nobody. Not collective.
+  // rank). `dtypes`: by chunk; empty: f32. `listeners` hear ValuesGathered; null: nobody. Not
+  // collective.
   ParameterChunks(std::vector<autograd::ParameterPtr> parameters, std::vector<ChunkSpec> plan,
-                  comm::GroupPtr group, DType dtype, const OnMove& on_move,
+                  comm::GroupPtr group, std::vector<DType> dtypes, const OnMove& on_move,
                   const std::shared_ptr<StepListeners>& listeners = nullptr);
   ~ParameterChunks();
   ParameterChunks(const ParameterChunks&) = delete;

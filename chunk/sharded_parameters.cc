@@ -121,6 +121,7 @@ ShardedParameters::ShardedParameters(std::vector<autograd::ParameterPtr> paramet
       schedule_({.chunk_bytes = std::vector<int64_t>(chunks_.size()), .keep = options_.keep}) {
   if (!parameters_.empty()) context_ = parameters_[0]->context();
   options_.homes.resize(chunks_.size());
+  options_.dtypes.resize(chunks_.size(), DType::kF32);
 }
 
 // Parameter by parameter: an old value is freed once its shard is made.
@@ -128,8 +129,8 @@ void ShardedParameters::Move(const OnMove& on_move) {
   for (size_t c = 0; c < plan().size(); ++c) {
     const ContextPtr& home = options_.homes[c] != nullptr ? options_.homes[c] : context_;
     // Zeros, because padding is gathered with the shards.
-    chunks_[c].shard =
-        Tensor::Zeros({plan()[c].shard_numel}, options_.dtype, home, MemoryCategory::kParameter);
+    chunks_[c].shard = Tensor::Zeros({plan()[c].shard_numel}, options_.dtypes[c], home,
+                                     MemoryCategory::kParameter);
     schedule_.set_chunk_bytes(c, GatheredBytes(c));
     for (const ChunkItem& item : plan()[c].items) {
       if (options_.before_move) options_.before_move(item.parameter);
@@ -180,7 +181,7 @@ bool ShardedParameters::IsAlias(const Chunk& chunk) const {
 }
 
 int64_t ShardedParameters::GatheredBytes(size_t index) const {
-  return IsAlias(chunks_[index]) ? 0 : plan()[index].numel() * DTypeSize(options_.dtype);
+  return IsAlias(chunks_[index]) ? 0 : plan()[index].numel() * DTypeSize(options_.dtypes[index]);
 }
 
 void ShardedParameters::Gather(size_t index) {
@@ -189,7 +190,7 @@ void ShardedParameters::Gather(size_t index) {
     if (IsAlias(chunk)) {
       chunk.values = chunk.shard;
     } else {
-      chunk.values = Tensor::Empty({plan()[index].numel()}, options_.dtype, context_,
+      chunk.values = Tensor::Empty({plan()[index].numel()}, options_.dtypes[index], context_,
                                    MemoryCategory::kParameter);
       if (options_.group != nullptr) {
         chunk.gathering = options_.group->AllGatherAsync(chunk.values, chunk.shard);
@@ -298,11 +299,11 @@ Tensor ShardedParameters::WholeValue(size_t index) const {
   const size_t chunk = ChunkOf(index);
   Tensor values = chunks_[chunk].shard;
   if (options_.group != nullptr) {
-    values = Tensor::Empty({plan()[chunk].numel()}, options_.dtype, context_,
+    values = Tensor::Empty({plan()[chunk].numel()}, options_.dtypes[chunk], context_,
                            MemoryCategory::kWorkspace);
     options_.group->AllGather(values, chunks_[chunk].shard);
   }
-  const Tensor whole = Tensor::Empty(parameters_[index]->shape(), options_.dtype, context_);
+  const Tensor whole = Tensor::Empty(parameters_[index]->shape(), values.dtype(), context_);
   whole.CopyFrom(ViewOf(index, values));
   return whole;
 }
@@ -312,7 +313,7 @@ void ShardedParameters::MoveHome(size_t index, const ContextPtr& home) {
   APOGEE_CHECK(!schedule_.is_gathered(index),
                "ShardedParameters: the home of a chunk that is gathered cannot change");
   const Tensor moved =
-      Tensor::Empty(chunk.shard.shape(), options_.dtype, home, MemoryCategory::kParameter);
+      Tensor::Empty(chunk.shard.shape(), chunk.shard.dtype(), home, MemoryCategory::kParameter);
   moved.CopyFrom(chunk.shard);
   chunk.shard = moved;
   schedule_.set_chunk_bytes(index, GatheredBytes(index));

@@ -3,7 +3,7 @@
 // ShardedParameters: parameters in flat chunks. Each rank keeps one shard of every chunk, and a
 // chunk is gathered while it is in use (ZeRO stage 3; Rajbhandari et al., SC 2020).
 //
-//   auto parameters = ShardedParameters::Make(all, plan, {.group = group, .dtype = DType::kBF16},
+//   auto parameters = ShardedParameters::Make(all, plan, {.group = group},
 //                                             on_move);
 //   Tensor mine = parameters->Shard(i);          // this rank's part of parameter i; update it
 //   parameters->Acquire(c);                      // one all-gather: chunk c's values can be read
@@ -46,7 +46,8 @@ struct ShardedParametersOptions {
   // Used for gathers only, so that they need no order relative to other collectives. Null: one
   // rank, whose shard is the whole chunk.
   comm::GroupPtr group = nullptr;
-  DType dtype = DType::kF32;
+  // By chunk: of its values. Empty: f32.
+  std::vector<DType> dtypes = {};
   // By chunk: where its shard lives. Null, or an empty vector: where the parameters are.
   std::vector<ContextPtr> homes = {};
   // By chunk: whether it stays gathered until its values change. Empty: none.

@@ -28,8 +28,9 @@ GroupNorm::GroupNorm(int64_t num_groups, int64_t channels, double eps)
                " equal groups");
 }
 
-Tensor GroupNorm::Forward(const Tensor& x) {
-  CheckWholeChannels("group norm", *this, x, weight_->shape()[0]);
+Tensor GroupNorm::Forward(const Tensor& x_in) {
+  CheckWholeChannels("group norm", *this, x_in, weight_->shape()[0]);
+  const Tensor x = InputOf(*this, x_in, *weight_);
   return autograd::GroupNorm(x, num_groups_, weight_->value(), bias_->value(), eps_);
 }
 
@@ -49,8 +50,9 @@ BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& options)
                "batch norm: momentum must be in (0, 1], got ", options.momentum);
 }
 
-Tensor BatchNorm::Forward(const Tensor& x) {
-  CheckWholeChannels("batch norm", *this, x, weight_->shape()[0]);
+Tensor BatchNorm::Forward(const Tensor& x_in) {
+  CheckWholeChannels("batch norm", *this, x_in, weight_->shape()[0]);
+  const Tensor x = InputOf(*this, x_in, *weight_);
   const Tensor weight = weight_->value(), bias = bias_->value();
   if (!is_training()) {
     return autograd::NormalizeChannels(x, mean_->data(), var_->data(), weight, bias, options_.eps);

@@ -63,8 +63,8 @@ using TokenIds = std::map<std::string, std::vector<int64_t>>;
 // its own vocabulary.
 inline TokenIds NoTokenIds() { return {{"bos_token_id", {}}, {"eos_token_id", {}}}; }
 
-// A model's parameters as a table of text. Works before Initialize, with "-" for the dtype, and
-// makes no lazy value.
+// A model's parameters and buffers as a table of text. Works before Initialize, with "-" for the
+// dtype, and makes no lazy value. The last line counts parameters only.
 //
 //   std::cout << nn::Summary(model, [&](const Parameter& p) { return plugin.LayoutOf(p); });
 //

@@ -6,6 +6,7 @@
 
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/node.h"
+#include "apogee/nn/layers.h"
 
 namespace apogee::nn {
 namespace {
@@ -40,7 +41,8 @@ Tensor Convolution::Forward(const Tensor& x) {
                " holds only this rank's channels of an activation that the plan shards, and no "
                "rule of the plan names it; add a rule of style row for it, or gather the input "
                "(ParallelStyle::kColumnGather of the layer before)");
-  return Apply(x, weight_->value(), bias_ != nullptr ? bias_->value() : Tensor(), options_);
+  return Apply(InputOf(*this, x, *weight_), weight_->value(),
+               bias_ != nullptr ? bias_->value() : Tensor(), options_);
 }
 
 void Convolution::DescribeConfig(ConfigTexts& texts) const {

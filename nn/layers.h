@@ -24,12 +24,25 @@ namespace apogee::nn {
 
 using autograd::WeightLayout;
 
+// x in `dtype`, that of a layer's parameters, if both are f32, bf16 or f16; else x itself. Under a
+// plugin's precision of 16 bits the layers below do this with their inputs, so that they follow and
+// precede modules that stay in f32 (TrainingOptions::keep_f32); do it in layers of your own. A norm
+// reads an f32 input as it is, and returns the dtype of its parameters. Any other mismatch throws
+// Error.
+Tensor CastInput(const Tensor& x, DType dtype);
+// For the Forward of a layer: CastInput to the dtype of its weight under a plugin's precision of 16
+// bits, else x itself, so that a mismatch of dtypes is seen as the user's mistake.
+Tensor InputOf(const Module& layer, const Tensor& x, const Parameter& weight);
+
 struct LinearOptions {
   bool bias = true;
   // kOutIn: weight [out, in]; kInOut: weight [in, out], GPT-2's Conv1D.
   WeightLayout layout = WeightLayout::kOutIn;
   // Applied to the result, in one kernel with the product.
   std::optional<Activation> activation = {};
+  // Whether the result is a block's, for the residual stream: then it is not rounded to less than
+  // the stream's dtype (Module::Residual). Not with an activation.
+  bool to_residual = false;
   // The initialiser of the weight; the bias is then 0. Default: torch's uniform(-1/sqrt(in),
   // 1/sqrt(in)) for both.
   std::optional<Init> init = {};
@@ -48,6 +61,8 @@ class Linear : public Module, public Configured {
   const ParameterPtr& bias() const { return bias_; }
   WeightLayout layout() const { return options_.layout; }
   const std::optional<Activation>& activation() const { return options_.activation; }
+  // Of the result: autograd::LinearOptions::out_dtype.
+  std::optional<DType> out_dtype() const;
 
  private:
   LinearOptions options_;

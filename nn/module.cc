@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/core/text/text.h"
 #include "apogee/nn/init.h"
 #include "apogee/nn/module_pass.h"
@@ -95,6 +96,11 @@ NamedTensors Module::operator()(const NamedTensors& inputs) {
 std::shared_ptr<ModulePass> Module::NewPass() {
   if (pre_backward_.empty() && post_backward_.empty()) return nullptr;
   return std::make_shared<ModulePass>(*this, pre_backward_, post_backward_);
+}
+
+Tensor Module::Residual(const Tensor& x) const {
+  if (!residual_dtype_ || x.dtype() == *residual_dtype_) return x;
+  return autograd::Cast(x, *residual_dtype_);
 }
 
 void Module::BeginBatch(const Tensor& inputs) {

@@ -171,6 +171,17 @@ class Module {
   using BatchSum = std::function<Tensor(const Tensor& x)>;
   void set_batch_sum(const BatchSum& sum);
 
+  // x in the dtype of the residual stream, the sum to which the blocks of a deep model add. Call it
+  // for the first addend and for every block's result:
+  //   Tensor h = autograd::Add(x, Residual((*attention_)((*norm_)(x))));
+  // By default x itself. A plugin that trains in bf16 or fp16 keeps the stream in f32
+  // (TrainingOptions::f32_residual), so that its sums are not rounded; norms (nn/layers.h) read it
+  // as it is and return the parameters' dtype.
+  Tensor Residual(const Tensor& x) const;
+  // Nothing: the dtype of the stream's addends.
+  std::optional<DType> residual_dtype() const { return residual_dtype_; }
+  void set_residual_dtype(std::optional<DType> dtype) { residual_dtype_ = dtype; }
+
   // Hooks run around Forward, and around this module's part of backward. Pre-backward hooks run
   // when the gradient of the module's output is complete. Post-backward hooks run when the gradient
   // of its input is complete, or at the end of backward if the input needs no gradient. All run on
@@ -255,6 +266,7 @@ class Module {
   BatchSum batch_sum_;
   Lifetime lifetime_;
   SequencePart sequence_part_;
+  std::optional<DType> residual_dtype_;
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;
   ForwardWrapper wrapper_;

@@ -10,6 +10,7 @@
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/functions/recurrent.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/nn/layers.h"
 #include "apogee/tensor/ops/recurrent.h"
 
 namespace apogee::nn {
@@ -86,8 +87,9 @@ Tensor Recurrent::Forward(const Tensor& x) {
       x);
 }
 
-Tensor Recurrent::ForwardWith(const LayerFunction& run, const Tensor& x) {
-  CheckInput(x);
+Tensor Recurrent::ForwardWith(const LayerFunction& run, const Tensor& x_in) {
+  CheckInput(x_in);
+  const Tensor x = InputOf(*this, x_in, *layers_[0].weight_ih);
   const RecurrentState initial = initial_ != nullptr ? *initial_ : RecurrentState{};
   CheckState("h", initial.h, x, x.dtype());
   CheckState("c", initial.c, x, ops::WideDType(x.dtype()));

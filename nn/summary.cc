@@ -60,9 +60,15 @@ std::string Summary(const Module& model, const LayoutFunction& layout_of) {
     own += layout.local_numel();
     rows.back().push_back(PartText(layout));
   }
+  const auto num_parameters = static_cast<int64_t>(rows.size()) - 1;
+  for (const ParameterPtr& buffer : model.Buffers()) {
+    rows.push_back({buffer->name() + " (buffer)", buffer->shape().ToString(),
+                    buffer->has_value() ? DTypeName(buffer->dtype()) : "-",
+                    FormatThousands(buffer->shape().numel())});
+    if (layout_of != nullptr) rows.back().push_back(buffer->is_here() ? "whole" : "0");
+  }
   std::string text = Table(rows, 3);
-  text += FormatThousands(static_cast<int64_t>(rows.size()) - 1) + " parameters, " +
-          FormatThousands(count) + " elements";
+  text += FormatThousands(num_parameters) + " parameters, " + FormatThousands(count) + " elements";
   if (bytes > 0) text += ", " + FormatBytes(bytes);
   if (frozen > 0) text += "; frozen: " + FormatThousands(frozen);
   if (layout_of != nullptr) text += "; this rank: " + FormatThousands(own) + " elements";

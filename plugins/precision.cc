@@ -5,7 +5,24 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/core/text/text.h"
+
 namespace apogee {
+namespace {
+
+// The names of the modules that have parameters, the first twenty.
+std::string NamesOf(nn::Module& model) {
+  std::string names;
+  int count = 0;
+  for (const auto& [name, module] : model.NamedModules()) {
+    if (name.empty() || module->Parameters().empty()) continue;
+    if (++count > 20) return names + ", ...";
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return names;
+}
+
+}  // namespace
 
 void CheckShardable(const std::string& plugin, const optim::Optimizer& optimizer) {
   APOGEE_CHECK(optimizer.traits().shards, plugin, ": optimizer ", optimizer.name(),
@@ -31,8 +48,35 @@ void CheckTrainingOptions(const TrainingOptions& training, std::string& errors) 
   }
 }
 
-void CheckPrecision(DType dtype, optim::Optimizer& optimizer) {
+PrecisionPolicy::PrecisionPolicy(const TrainingOptions& training, nn::Module& model)
+    : PrecisionPolicy(DTypeOf(training.precision)) {
+  const bool rounds = NeedsMasters(dtype_);
+  if (rounds && !training.f32_residual) residual_ = dtype_;
+  std::string problems;
+  for (const std::string& pattern : training.keep_f32) {
+    bool matched = false;
+    for (const auto& [name, module] : model.NamedModules()) {
+      if (!GlobMatches(pattern, name)) continue;
+      for (const autograd::ParameterPtr& parameter : module->Parameters()) {
+        matched = true;
+        if (rounds) kept_.insert(parameter.get());
+      }
+    }
+    if (!matched) problems += "\n  \"" + pattern + "\"";
+  }
+  APOGEE_CHECK(problems.empty(),
+               "boost: keep_f32 has patterns that match no module with parameters (a tied "
+               "parameter belongs to the module that registers it):",
+               problems, "\nThe model's modules are ", NamesOf(model));
+}
+
+void SetResidual(const PrecisionPolicy& policy, nn::Module& model) {
+  for (nn::Module* module : model.Modules()) module->set_residual_dtype(policy.residual());
+}
+
+void CheckPrecision(const PrecisionPolicy& policy, optim::Optimizer& optimizer) {
   for (const optim::ParamView& view : optimizer.views()) {
+    const DType dtype = policy.Of(*view.parameter());
     const bool same = view.dtype() == dtype;
     APOGEE_CHECK(same || (!view.has_grad() && view.states().empty()), "boost: parameter \"",
                  view.name(), "\" already has ", view.has_grad() ? "a gradient" : "optimizer state",
@@ -55,19 +99,21 @@ void ConvertParameter(DType dtype, autograd::Parameter& parameter) {
   if (grad.defined()) parameter.set_grad(grad.To(DType::kF32, MemoryCategory::kGradient));
 }
 
-void ApplyPrecision(DType dtype, nn::Module& model, optim::Optimizer& optimizer) {
-  CheckPrecision(dtype, optimizer);
+void ApplyPrecision(const PrecisionPolicy& policy, nn::Module& model, optim::Optimizer& optimizer) {
+  CheckPrecision(policy, optimizer);
   // Masters keep the bits that rounding to the working dtype drops, so they are taken before the
   // cast.
   std::vector<std::pair<optim::ParamView*, Tensor>> masters;
   for (optim::ParamView& view : optimizer.views()) {
-    if (NeedsMasters(dtype) && view.trainable() && view.dtype() == DType::kF32) {
+    const bool rounds = NeedsMasters(policy.Of(*view.parameter()));
+    if (rounds && view.trainable() && view.dtype() == DType::kF32) {
       masters.emplace_back(&view, view.value().Clone(MemoryCategory::kOptimizerState));
     }
   }
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    ConvertParameter(dtype, *parameter);
+    ConvertParameter(policy.Of(*parameter), *parameter);
   }
+  SetResidual(policy, model);
   for (auto& [view, master] : masters) view->set_master(std::move(master));
 }
 

@@ -18,7 +18,7 @@ SingleRankPlugin::SingleRankPlugin(const TrainingOptions& training) : training_(
 }
 
 optim::Optimizer& SingleRankPlugin::Configure(nn::Module& model, optim::Optimizer& optimizer) {
-  ApplyPrecision(DTypeOf(training_.precision), model, optimizer);
+  ApplyPrecision(PrecisionPolicy(training_, model), model, optimizer);
   optim::StepOptions step_options = optimizer.step_options();
   if (training_.max_norm > 0) step_options.max_norm = training_.max_norm;
   optimizer.set_step_options(step_options);

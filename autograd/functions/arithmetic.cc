@@ -153,6 +153,7 @@ Tensor Cast(const Tensor& x, DType dtype) {
   if (dtype == x.dtype()) return x;
   Tensor y = x.Detach().To(dtype);
   AttachMap(y, "cast", x, [dtype = x.dtype()](const Tensor& dy) { return dy.To(dtype); });
+  if (DTypeSize(x.dtype()) > DTypeSize(dtype)) SetGradDType(y, x.dtype());
   return y;
 }
 

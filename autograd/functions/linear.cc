@@ -22,14 +22,19 @@ class LinearNode : public Node {
         weight_(weight),
         pre_(pre),
         options_(options),
+        dtype_(weight.dtype()),
         weight_grad_dtype_(GradDType(weight)),
-        bias_grad_dtype_(bias.defined() ? GradDType(bias) : weight_grad_dtype_) {}
+        bias_grad_dtype_(bias.defined() ? GradDType(bias) : weight_grad_dtype_) {
+    if (!options_.input_grad_dtype) options_.input_grad_dtype = GradDType(x);
+  }
 
   const char* name() const override { return "linear"; }
   bool IsWeightEdge(size_t edge) const override { return edge > 0; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
     Tensor dy = std::move(grads[0]);
+    const Tensor wide = dy.dtype() != dtype_ ? dy : Tensor();  // of a result of out_dtype
+    if (wide.defined()) dy = wide.To(dtype_);
     if (options_.activation.has_value()) {
       const Tensor pre = pre_.Take(context);
       dy = ops::ActivationBackward(*options_.activation, pre, std::move(dy));
@@ -42,7 +47,9 @@ class LinearNode : public Node {
         result[1] = out_in ? ops::MatMulTransA(dy, x, weight_grad_dtype_)
                            : ops::MatMulTransA(x, dy, weight_grad_dtype_);
       }
-      if (wants(2)) result[2] = ops::SumLeading(dy, 1, bias_grad_dtype_);
+      if (wants(2)) {
+        result[2] = ops::SumLeading(wide.defined() ? wide : dy, 1, bias_grad_dtype_);
+      }
     }
     if (context.part != GradPart::kWeights && wants(0)) {
       result[0] = ops::MatMul(dy, weight_.Take(context),
@@ -60,6 +67,7 @@ class LinearNode : public Node {
  private:
   SavedTensor x_, weight_, pre_;
   LinearOptions options_;
+  DType dtype_;  // of the products
   DType weight_grad_dtype_, bias_grad_dtype_;
 };
 

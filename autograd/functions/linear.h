@@ -26,8 +26,9 @@ struct LinearOptions {
   WeightLayout layout = WeightLayout::kOutIn;
   // Applied to the result. The result before the activation is kept for backward.
   std::optional<Activation> activation = {};
-  // The dtypes of the result (only without an activation) and of x's gradient. Default: x's dtype.
-  // Ask for a wider one if the caller adds several of them and rounds the sum once.
+  // The dtypes of the result (only without an activation) and of x's gradient. Defaults: x's dtype,
+  // and GradDType(x). Ask for a wider one if the caller adds several of them and rounds the sum
+  // once. A gradient of the result that is wider than x is rounded to x's dtype for the products.
   std::optional<DType> out_dtype = {};
   std::optional<DType> input_grad_dtype = {};
 };

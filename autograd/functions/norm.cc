@@ -9,6 +9,17 @@
 namespace apogee::autograd {
 namespace {
 
+// x in `dtype`.
+Tensor In(DType dtype, const Tensor& x) {
+  return !x.defined() || x.dtype() == dtype ? x : x.Detach().To(dtype);
+}
+
+// Whether the kernels are to compute in x's dtype, f32, and the result has the parameters'.
+bool IsWider(const Tensor& x, const Tensor& weight) {
+  return x.dtype() == DType::kF32 &&
+         (weight.dtype() == DType::kBF16 || weight.dtype() == DType::kF16);
+}
+
 class NormNode : public Node {
  public:
   NormNode(const Tensor& x, const Tensor& weight, const ops::NormResult& forward, bool rms,
@@ -25,8 +36,8 @@ class NormNode : public Node {
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
     const Tensor x = x_.Take(context), weight = weight_.Take(context);
     const Tensor mean = mean_.Take(context), rstd = rstd_.Take(context);
-    ops::NormGrads result =
-        ops::NormBackward(x, weight, mean, rstd, grads[0], rms_, bias_, grad_dtype_);
+    ops::NormGrads result = ops::NormBackward(x, In(x.dtype(), weight), mean, rstd,
+                                              In(x.dtype(), grads[0]), rms_, bias_, grad_dtype_);
     return {result.dx, result.dweight, result.dbias};
   }
   void ReleaseSaved() override {
@@ -44,11 +55,13 @@ class NormNode : public Node {
 
 Tensor Norm(const Tensor& x_in, const Tensor& weight, const Tensor& bias, double eps, bool rms) {
   const Tensor x = x_in.Detach().Contiguous();
-  const ops::NormResult forward = ops::NormForward(x, weight, bias, eps, rms);
-  Tensor y = forward.y;
+  const DType dtype = IsWider(x, weight) ? x.dtype() : weight.dtype();
+  const ops::NormResult forward = ops::NormForward(x, In(dtype, weight), In(dtype, bias), eps, rms);
+  Tensor y = In(weight.dtype(), forward.y);
   if (NeedsGrad({x_in, weight, bias})) {
     Attach(y, std::make_shared<NormNode>(x, weight, forward, rms, bias.defined()),
            {x_in, weight, bias});
+    SetGradDType(y, dtype);
   }
   return y;
 }

@@ -6,8 +6,9 @@
 //   Tensor y = autograd::LayerNorm(x, weight, bias, 1e-5);           // x [.., d], weight [d]
 //   Tensor z = autograd::GroupNorm(image, 8, weight, bias, 1e-5);    // [N, C, ..], weight [C]
 //
-// x, weight and bias have one dtype. The statistics are f32 (f64 for f64); the variance is biased.
-// A mismatch of shapes or dtypes throws Error.
+// x, weight and bias have one dtype. Layer and RMS norm also take an f32 x with a weight and bias
+// of 16 bits; the result has the weight's dtype. The statistics are f32 (f64 for f64); the variance
+// is biased. A mismatch of shapes or dtypes throws Error.
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_NORM_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_NORM_H_
 

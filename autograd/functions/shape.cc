@@ -62,6 +62,7 @@ Tensor View(const Tensor& x, const Shape& shape) {
   Tensor y = x.Detach().View(shape);
   AttachMap(y, "view", x,
             [from = x.shape()](const Tensor& dy) { return dy.Contiguous().View(from); });
+  SetGradDType(y, GradDType(x));
   return y;
 }
 
@@ -168,6 +169,7 @@ Tensor Contiguous(const Tensor& x) {
   if (x.is_contiguous()) return x;
   Tensor y = x.Detach().Contiguous();
   AttachMap(y, "contiguous", x, [](Tensor dy) { return dy; });
+  SetGradDType(y, GradDType(x));
   return y;
 }
 

@@ -35,10 +35,11 @@ class Gpt2Attention : public Module {
             "c_attn",
             std::make_shared<Linear>(c.n_embd, 3 * c.n_embd,
                                      LinearOptions{.layout = WeightLayout::kInOut, .init = init}))),
-        c_proj_(Register(
-            "c_proj", std::make_shared<Linear>(
-                          c.n_embd, c.n_embd,
-                          LinearOptions{.layout = WeightLayout::kInOut, .init = residual_init}))),
+        c_proj_(Register("c_proj",
+                         std::make_shared<Linear>(c.n_embd, c.n_embd,
+                                                  LinearOptions{.layout = WeightLayout::kInOut,
+                                                                .to_residual = true,
+                                                                .init = residual_init}))),
         core_(Register("core", std::make_shared<AttentionCore>(c.n_embd / c.n_head))) {}
   Tensor Forward(const Tensor& x) override { return (*c_proj_)((*core_)((*c_attn_)(x))); }
 
@@ -55,10 +56,11 @@ class Gpt2Mlp : public Module {
                                                 LinearOptions{.layout = WeightLayout::kInOut,
                                                               .activation = Activation::kGeluTanh,
                                                               .init = init}))),
-        c_proj_(Register(
-            "c_proj", std::make_shared<Linear>(
-                          4 * c.n_embd, c.n_embd,
-                          LinearOptions{.layout = WeightLayout::kInOut, .init = residual_init}))) {}
+        c_proj_(Register("c_proj",
+                         std::make_shared<Linear>(4 * c.n_embd, c.n_embd,
+                                                  LinearOptions{.layout = WeightLayout::kInOut,
+                                                                .to_residual = true,
+                                                                .init = residual_init}))) {}
   Tensor Forward(const Tensor& x) override { return (*c_proj_)((*c_fc_)(x)); }
 
  private:
@@ -77,8 +79,8 @@ class Gpt2Block : public Module {
         drop_(Register("drop", std::make_shared<Dropout>(c.dropout))) {}
 
   Tensor Forward(const Tensor& x) override {
-    const Tensor h = autograd::Add(x, (*drop_)((*attn_)((*ln_1_)(x))));
-    return autograd::Add(h, (*drop_)((*mlp_)((*ln_2_)(h))));
+    const Tensor h = autograd::Add(x, Residual((*drop_)((*attn_)((*ln_1_)(x)))));
+    return autograd::Add(h, Residual((*drop_)((*mlp_)((*ln_2_)(h)))));
   }
 
  private:
@@ -121,7 +123,7 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
 Tensor Gpt2::Embed(const Tensor& tokens) {
   CheckTokens("gpt2", tokens, config_.n_positions, sequence_part());
   const Tensor positions = RowsOfTokens(wpe_->weight()->value(), tokens.size(1), sequence_part());
-  return (*drop_)(autograd::Add((*wte_)(tokens), positions));
+  return (*drop_)(autograd::Add(Residual((*wte_)(tokens)), Residual(positions)));
 }
 
 std::vector<Piece> Gpt2::MakePieces() {

@@ -39,6 +39,12 @@ void Validate(const LlamaConfig& c) {
 
 LinearOptions NoBias() { return {.bias = false, .init = Init::Normal(0, 0.02)}; }
 
+LinearOptions ToResidual() {
+  LinearOptions options = NoBias();
+  options.to_residual = true;
+  return options;
+}
+
 class LlamaAttention : public Module {
  public:
   explicit LlamaAttention(const LlamaConfig& c)
@@ -52,8 +58,8 @@ class LlamaAttention : public Module {
         v_proj_(Register(
             "v_proj",
             std::make_shared<Linear>(c.hidden_size, c.num_key_value_heads * head_dim_, NoBias()))),
-        o_proj_(
-            Register("o_proj", std::make_shared<Linear>(c.hidden_size, c.hidden_size, NoBias()))),
+        o_proj_(Register("o_proj",
+                         std::make_shared<Linear>(c.hidden_size, c.hidden_size, ToResidual()))),
         core_(Register("core", std::make_shared<AttentionCore>(head_dim_))) {}
 
   Tensor Forward(const Tensor& x) override {
@@ -78,8 +84,8 @@ class LlamaMlp : public Module {
             "gate_proj", std::make_shared<Linear>(c.hidden_size, c.intermediate_size, NoBias()))),
         up_proj_(Register("up_proj",
                           std::make_shared<Linear>(c.hidden_size, c.intermediate_size, NoBias()))),
-        down_proj_(Register(
-            "down_proj", std::make_shared<Linear>(c.intermediate_size, c.hidden_size, NoBias()))) {}
+        down_proj_(Register("down_proj", std::make_shared<Linear>(c.intermediate_size,
+                                                                  c.hidden_size, ToResidual()))) {}
 
   Tensor Forward(const Tensor& x) override {
     return (*down_proj_)(autograd::SwiGlu((*gate_proj_)(x), (*up_proj_)(x)));
@@ -103,8 +109,8 @@ class LlamaBlock : public Module {
   }
 
   Tensor Forward(const Tensor& x) override {
-    const Tensor h = autograd::Add(x, (*self_attn_)((*input_layernorm_)(x)));
-    return autograd::Add(h, (*mlp_)((*post_attention_layernorm_)(h)));
+    const Tensor h = autograd::Add(x, Residual((*self_attn_)((*input_layernorm_)(x))));
+    return autograd::Add(h, Residual((*mlp_)((*post_attention_layernorm_)(h))));
   }
 
  private:
@@ -135,7 +141,7 @@ Llama::Llama(const LlamaConfig& config) : config_(config) {
 
 Tensor Llama::Embed(const Tensor& tokens) {
   CheckTokens("llama", tokens, config_.max_position_embeddings, sequence_part());
-  return (*embed_tokens_)(tokens);
+  return Residual((*embed_tokens_)(tokens));
 }
 
 std::vector<Piece> Llama::MakePieces() {

@@ -8,6 +8,7 @@
 
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/node.h"
+#include "apogee/nn/layers.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/tensor/ops/convolution.h"
 #include "apogee/tensor/ops/elementwise.h"
@@ -55,15 +56,17 @@ Tensor WithChannels(const Tensor& rows, Shape shape, int64_t channels) {
 }  // namespace
 
 Tensor ColumnConvolution(const Convolution& conv, const Tensor& copy) {
+  const Tensor x = InputOf(conv, copy, *conv.weight());
   ConvOptions wide = conv.options();
-  wide.input_grad_dtype = AddendDType(copy.dtype());
+  wide.input_grad_dtype = AddendDType(x.dtype());
   const Tensor bias = conv.bias() != nullptr ? conv.bias()->value() : Tensor();
-  Tensor y = conv.Apply(copy, conv.weight()->value(), bias, wide);
+  Tensor y = conv.Apply(x, conv.weight()->value(), bias, wide);
   if (const autograd::GraphMeta* meta = autograd::MetaOf(y)) meta->edge.node->set_cut(true);
   return y;
 }
 
-Tensor RowConvolution(const Convolution& conv, const Tensor& x, const comm::GroupPtr& group) {
+Tensor RowConvolution(const Convolution& conv, const Tensor& x_in, const comm::GroupPtr& group) {
+  const Tensor x = InputOf(conv, x_in, *conv.weight());
   ConvOptions wide = conv.options();
   wide.out_dtype = AddendDType(x.dtype());
   Tensor sum = ReduceFromGroup(conv.Apply(x, conv.weight()->value(), {}, wide), group, x.dtype());

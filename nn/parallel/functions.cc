@@ -49,7 +49,7 @@ Tensor OwnSlice(const Tensor& x, const comm::Group& group) {
 Tensor CopyToGroup(const Tensor& x, const comm::GroupPtr& group) {
   if (group == nullptr || !NeedsGrad({x})) return x;
   Tensor y = x.Detach();
-  AttachMap(y, "copy_to_group", x, [group, dtype = x.dtype()](Tensor dy) {
+  AttachMap(y, "copy_to_group", x, [group, dtype = autograd::GradDType(x)](Tensor dy) {
     return Rounded(AllReduced(std::move(dy), *group), dtype);
   });
   return y;

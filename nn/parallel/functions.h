@@ -31,7 +31,7 @@ namespace apogee::nn::parallel {
 
 // For a replicated x that each rank uses differently. Forward: the identity. Backward: sums the
 // gradients over the ranks (one all-reduce of x's elements in the gradients' dtype) and rounds the
-// sum to x's dtype.
+// sum to GradDType(x).
 Tensor CopyToGroup(const Tensor& x, const comm::GroupPtr& group);
 
 // CopyToGroup for layers that share their input (q, k, v; gate, up). Called with the same tensor

@@ -30,7 +30,7 @@ class AddBiasNode : public autograd::Node {
 };
 
 Tensor AddBias(const Tensor& x, const Tensor& bias) {
-  Tensor y = ops::Add(x, bias);
+  Tensor y = ops::Add(x, bias.dtype() == x.dtype() ? bias : bias.Detach().To(x.dtype()));
   if (autograd::NeedsGrad({x, bias})) {
     autograd::Attach(y, std::make_shared<AddBiasNode>(bias), {x, bias});
   }
@@ -64,17 +64,21 @@ Tensor ColumnLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 }
 
 Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                         const comm::GroupPtr& group, autograd::WeightLayout layout) {
-  if (group == nullptr) return autograd::Linear(x, weight, bias, {.layout = layout});
+                         const comm::GroupPtr& group, autograd::WeightLayout layout,
+                         std::optional<DType> out_dtype) {
+  if (group == nullptr) {
+    return autograd::Linear(x, weight, bias, {.layout = layout, .out_dtype = out_dtype});
+  }
   return RowLinear(x, weight, bias, layout, [&](Tensor product) {
-    return ReduceFromGroup(std::move(product), group, x.dtype());
+    return ReduceFromGroup(std::move(product), group, out_dtype.value_or(x.dtype()));
   });
 }
 
 Tensor RowParallelLinearOfTokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                 const comm::GroupPtr& group, autograd::WeightLayout layout) {
+                                 const comm::GroupPtr& group, autograd::WeightLayout layout,
+                                 std::optional<DType> out_dtype) {
   return RowLinear(x, weight, bias, layout, [&](const Tensor& product) {
-    return ReduceScatterSequence(product, group, x.dtype());
+    return ReduceScatterSequence(product, group, out_dtype.value_or(x.dtype()), x.dtype());
   });
 }
 

@@ -14,6 +14,8 @@
 #ifndef APOGEE_NN_PARALLEL_LINEAR_H_
 #define APOGEE_NN_PARALLEL_LINEAR_H_
 
+#include <optional>
+
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/comm/group.h"
 
@@ -32,16 +34,19 @@ Tensor ColumnLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 // This rank's columns x [.., in_local] -> x w + bias [.., out], replicated; one all-reduce of the
 // product. bias is [out], replicated, or undefined; it is added once, after the sum, and every rank
-// gets its whole gradient.
+// gets its whole gradient. The result has `out_dtype`, by default x's.
 Tensor RowParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                          const comm::GroupPtr& group,
-                         autograd::WeightLayout layout = autograd::WeightLayout::kOutIn);
+                         autograd::WeightLayout layout = autograd::WeightLayout::kOutIn,
+                         std::optional<DType> out_dtype = {});
 
 // RowParallelLinear with the result sharded by tokens (ReduceScatterSequence): each rank gets the
 // sum of its own tokens and adds the bias to those. The bias's gradient covers only these tokens.
+// Gradients are gathered in x's dtype.
 Tensor RowParallelLinearOfTokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                  const comm::GroupPtr& group,
-                                 autograd::WeightLayout layout = autograd::WeightLayout::kOutIn);
+                                 autograd::WeightLayout layout = autograd::WeightLayout::kOutIn,
+                                 std::optional<DType> out_dtype = {});
 
 }  // namespace apogee::nn::parallel
 

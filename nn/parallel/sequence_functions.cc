@@ -95,20 +95,22 @@ Tensor GatherTokens(const Tensor& x, const SequencePart& part, const comm::Group
 
 Tensor GatherSequence(const Tensor& x, const comm::GroupPtr& group) {
   Tensor y = WholeTokens(x, PartOf(*group), *group);
-  AttachMap(y, "gather_sequence", x, [group, dtype = x.dtype()](const Tensor& dy) {
+  AttachMap(y, "gather_sequence", x, [group, dtype = autograd::GradDType(x)](const Tensor& dy) {
     return ReducedTokens(dy, *group, dtype);
   });
   return y;
 }
 
-Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType dtype) {
+Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType dtype,
+                             std::optional<DType> grad_dtype) {
   APOGEE_CHECK(x.rank() >= 2 && x.size(1) % group->size() == 0,
                "sequence parallel: ", group->size(), " ranks do not divide the tokens of ",
                x.shape());
   Tensor y = ReducedTokens(x, *group, dtype);
-  autograd::Node* node = AttachMap(y, "reduce_scatter_sequence", x, [group](const Tensor& dy) {
-    return WholeTokens(dy, PartOf(*group), *group);
-  });
+  autograd::Node* node = AttachMap(
+      y, "reduce_scatter_sequence", x, [group, to = grad_dtype.value_or(dtype)](const Tensor& dy) {
+        return WholeTokens(dy.dtype() == to ? dy : dy.To(to), PartOf(*group), *group);
+      });
   if (node != nullptr) node->set_cut(false);  // the sum of the ranks' columns
   return y;
 }

@@ -13,6 +13,8 @@
 #ifndef APOGEE_NN_PARALLEL_SEQUENCE_FUNCTIONS_H_
 #define APOGEE_NN_PARALLEL_SEQUENCE_FUNCTIONS_H_
 
+#include <optional>
+
 #include "apogee/comm/group.h"
 #include "apogee/layout/sequence_part.h"
 #include "apogee/tensor/tensor.h"
@@ -41,11 +43,13 @@ Tensor GatherTokens(const Tensor& x, const SequencePart& part, const comm::Group
 //
 // [B, T / n, ..] -> [B, T, ..], which each rank then uses differently: one all-gather. Backward
 // sums the gradients over the ranks, of this rank's tokens only (one reduce-scatter in the
-// gradients' dtype), and rounds the sum to x's dtype.
+// gradients' dtype), and rounds the sum to GradDType(x).
 Tensor GatherSequence(const Tensor& x, const comm::GroupPtr& group);
 // Each rank's addend [B, T, ..] -> this rank's tokens of the sum, rounded to `dtype`: one
-// reduce-scatter. Backward is one all-gather.
-Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType dtype);
+// reduce-scatter. Backward is one all-gather of the gradient, rounded to `grad_dtype` before it
+// (default: `dtype`).
+Tensor ReduceScatterSequence(const Tensor& x, const comm::GroupPtr& group, DType dtype,
+                             std::optional<DType> grad_dtype = {});
 
 }  // namespace apogee::nn::parallel
 

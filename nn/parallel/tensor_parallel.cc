@@ -27,7 +27,8 @@ Tensor ValueOf(const autograd::ParameterPtr& parameter) {
 // `copy`: the shared copy of x, as the module's input. Made inside the module, hooks around the
 // module's part of backward would come between x and the copy, and layers could not share it.
 Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
-  return ColumnLinear(copy, ValueOf(linear.weight()), ValueOf(linear.bias()),
+  return ColumnLinear(InputOf(linear, copy, *linear.weight()), ValueOf(linear.weight()),
+                      ValueOf(linear.bias()),
                       {.layout = linear.layout(), .activation = linear.activation()});
 }
 
@@ -185,15 +186,17 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
   }
   if (options_.cut_sequence) {
     return module.ReplaceForward([&linear, group](const Tensor& x) {
-      const Tensor y = RowParallelLinearOfTokens(x, ValueOf(linear.weight()),
-                                                 ValueOf(linear.bias()), group, linear.layout());
+      const Tensor y = RowParallelLinearOfTokens(InputOf(linear, x, *linear.weight()),
+                                                 ValueOf(linear.weight()), ValueOf(linear.bias()),
+                                                 group, linear.layout(), linear.out_dtype());
       return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
     });
   }
   module.ReplaceForward([&linear, group, style](const Tensor& x) {
-    const Tensor y =
-        RowParallelLinear(style == kRow ? x : SplitLastDim(x, group), ValueOf(linear.weight()),
-                          ValueOf(linear.bias()), group, linear.layout());
+    const Tensor y = RowParallelLinear(
+        InputOf(linear, style == kRow ? x : SplitLastDim(x, group), *linear.weight()),
+        ValueOf(linear.weight()), ValueOf(linear.bias()), group, linear.layout(),
+        linear.out_dtype());
     return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
   });
 }

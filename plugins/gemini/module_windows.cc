@@ -26,7 +26,7 @@ std::vector<chunk::ChunkSpec> PlanModuleChunks(nn::Module& model,
     const autograd::Parameter& parameter = *parameters[i];
     requests.push_back(
         {.numel = parameter.shape().numel(),
-         .element_bytes = options.element_bytes,
+         .element_bytes = options.element_bytes.empty() ? 4 : options.element_bytes[i],
          .key = 2 * owner.at(&parameter) + (parameter.requires_grad() ? 0 : 1),
          .cut_multiple = options.cut_multiples.empty() ? 1 : options.cut_multiples[i]});
   }

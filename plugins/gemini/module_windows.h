@@ -48,9 +48,10 @@ namespace apogee {
 
 struct ModuleChunkOptions {
   int num_shards = 1;
-  int64_t element_bytes = 4;  // of values
   int64_t chunk_bytes = 25 << 20;
-  // By parameter (ChunkRequest::cut_multiple); empty: 1 for all.
+  // By parameter: the bytes of an element of its value, the same for all parameters of a module
+  // (empty: 4), and ChunkRequest::cut_multiple (empty: 1).
+  std::vector<int64_t> element_bytes = {};
   std::vector<int64_t> cut_multiples = {};
 };
 

@@ -94,7 +94,7 @@ void HybridPipeline::AddProblems(nn::Module& model, std::string& problems) const
 }
 
 void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh,
-                         DType dtype) {
+                         const PrecisionPolicy& policy) {
   auto& chain = dynamic_cast<nn::Chain&>(model);
   group_ = mesh.group(comm::Axis::kPp);
   cut_ = std::make_unique<pipeline::Cut>(chain, PartShape(), CutOptions());
@@ -108,7 +108,7 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
                               ", this is stage " + std::to_string(stage);
     parameter.set_grad(Tensor());
     parameter.set_storage(std::make_shared<ElsewhereStorage>(
-        parameter, dtype,
+        parameter, policy.Of(parameter),
         where + "; run the model with booster.execute_pipeline, and if a piece here uses the "
                 "parameter, list it in nn::Piece::tied"));
   };

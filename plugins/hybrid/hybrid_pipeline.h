@@ -21,6 +21,7 @@
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/pipeline/executor.h"
 #include "apogee/plugins/pipeline/stage_gradients.h"
+#include "apogee/plugins/precision.h"
 
 namespace apogee {
 
@@ -37,8 +38,9 @@ class HybridPipeline {
   void AddProblems(nn::Module& model, std::string& problems) const;
 
   // Broadcasts rank 0's values and keeps those that this rank's stage uses. The others become empty
-  // tensors of `dtype`. The mesh must outlive this object.
-  void Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh, DType dtype);
+  // tensors of the policy's dtypes. The mesh must outlive this object.
+  void Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh,
+           const PrecisionPolicy& policy);
   // Sets how the first piece's input is made of a micro-batch, and how the criterion's input is
   // made of the last piece's output.
   void set_ends(pipeline::Executor::Prepare prepare, pipeline::Executor::Complete complete) {

@@ -204,7 +204,7 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
 
 void HybridParallelPlugin::State::CutIntoStages(nn::Module& model, optim::Optimizer& optimizer) {
   SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
-  pipeline_.Cut(model, world_, *mesh_, DTypeOf(training_.precision));
+  pipeline_.Cut(model, world_, *mesh_, PrecisionPolicy(training_, model));
   const nn::parallel::SequenceParallel* sequence = sequence_.parallel();
   if (sequence == nullptr) return;
   pipeline_.set_ends([sequence](const Tensor& inputs) { return sequence->SplitInput(inputs); },

@@ -33,7 +33,7 @@ DataParallelEngine::DataParallelEngine(std::string plugin, comm::GroupPtr group,
       group_(std::move(group)),
       training_(Checked(plugin_, training, std::move(problems))),
       cut_(cut),
-      dtype_(DTypeOf(training.precision)) {
+      policy_(DTypeOf(training.precision)) {
   if (training.precision == Precision::kFp16) {
     scaler_ = std::make_unique<optim::LossScaler>(training.loss_scaler);
   }
@@ -55,7 +55,7 @@ void DataParallelEngine::Check(nn::Module& model, optim::Optimizer& optimizer) c
                  view.name(), "\" of optimizer ", optimizer.name(),
                  " is a shard already: another plugin has it; an optimizer can be boosted once");
   }
-  CheckPrecision(dtype_, optimizer);
+  CheckPrecision(PrecisionPolicy(training_, model), optimizer);
 }
 
 void DataParallelEngine::Listen() {
@@ -155,8 +155,16 @@ void ShardedEngine::Choose(const nn::Module& model, optim::Optimizer& optimizer)
       view->BindParameter(PartOf(*parameter));
     }
     // Before chunks are made. PlaceValues converts the others, once it has made them equal.
-    if (!shards_frozen()) ConvertParameter(dtype_, *parameter);
+    if (!shards_frozen()) ConvertParameter(policy_.Of(*parameter), *parameter);
   }
+}
+
+std::vector<DType> ShardedEngine::DTypesOf(const std::vector<chunk::ChunkSpec>& plan) const {
+  std::vector<DType> dtypes;
+  for (const chunk::ChunkSpec& chunk : plan) {
+    dtypes.push_back(policy_.Of(*sharded_[chunk.items.at(0).parameter].parameter));
+  }
+  return dtypes;
 }
 
 std::vector<autograd::ParameterPtr> ShardedEngine::Parameters() const {
@@ -171,7 +179,8 @@ void ShardedEngine::Bind(size_t index, const Tensor& old_value, const Tensor& sh
   if (view == nullptr) return;
   const Layout part = PartOf(*view->parameter());
   view->BindShard(shard, part.Part(layout));
-  if (!view->trainable() || !NeedsMasters(dtype_) || !keep_masters_) return;
+  const bool rounds = NeedsMasters(policy_.Of(*view->parameter()));
+  if (!view->trainable() || !rounds || !keep_masters_) return;
   if (view->own_master().defined()) return;
   if (old_value.dtype() != DType::kF32) return;  // the cast loses nothing
   view->set_master(view->CutToLayout(old_value, part));
@@ -180,12 +189,16 @@ void ShardedEngine::Bind(size_t index, const Tensor& old_value, const Tensor& sh
 optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& optimizer) {
   Check(model, optimizer);
   optimizer_ = &optimizer;
+  policy_ = PrecisionPolicy(training_, model);
   const auto make_equal = shards_frozen() ? PrepareReplicasButValues : PrepareReplicas;
   make_equal(plugin_, model, optimizer, group_);
   Choose(model, optimizer);
   const std::vector<chunk::ChunkSpec> plan = Plan(model);
   PlaceValues(model, plan);
-  for (const Sharded& sharded : sharded_) ConvertParameter(dtype_, *sharded.parameter);
+  for (const Sharded& sharded : sharded_) {
+    ConvertParameter(policy_.Of(*sharded.parameter), *sharded.parameter);
+  }
+  SetResidual(policy_, model);
   PlaceGradients();
   chunk::GradientChunkOptions options = GradientOptions(optimizer);
   options.listeners = optimizer.listeners();

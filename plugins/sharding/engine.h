@@ -41,6 +41,7 @@
 #include "apogee/nn/module.h"
 #include "apogee/optim/optimizer.h"
 #include "apogee/optim/step/loss_scaler.h"
+#include "apogee/plugins/precision.h"
 #include "apogee/plugins/sharding/backward_passes.h"
 #include "apogee/plugins/sharding/cut_parameters.h"
 #include "apogee/plugins/training_options.h"
@@ -114,7 +115,7 @@ class DataParallelEngine : public BackwardPasses, protected StepListener {
   const comm::GroupPtr group_;
   const TrainingOptions training_;
   const CutParameters cut_;
-  const DType dtype_;
+  PrecisionPolicy policy_;               // set by Configure
   Watched<optim::Optimizer> optimizer_;  // set by Configure
 
  private:
@@ -155,7 +156,7 @@ class ShardedEngine : public DataParallelEngine {
   // Whether frozen parameters are sharded, too. If so, PlaceValues makes all values equal on the
   // ranks, and converts those of unheld_.
   virtual bool shards_frozen() const = 0;
-  // The chunks of sharded_.
+  // The chunks of sharded_. A chunk's parameters have one dtype.
   virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const = 0;
   // Moves the values of sharded_ into chunks, and calls Bind for each.
   virtual void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) = 0;
@@ -174,6 +175,8 @@ class ShardedEngine : public DataParallelEngine {
   // Runs `backward`, which calls Reduce. Then views have the gradients that some rank has.
   void TakeMeans(const std::function<void()>& backward);
   std::vector<autograd::ParameterPtr> Parameters() const;
+  // By chunk: the dtype of its values.
+  std::vector<DType> DTypesOf(const std::vector<chunk::ChunkSpec>& plan) const;
 
   struct Sharded {
     autograd::ParameterPtr parameter;

@@ -54,12 +54,15 @@ void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
 }
 
 std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model) const {
-  std::vector<int64_t> cut_multiples;
-  for (const Sharded& sharded : sharded_) cut_multiples.push_back(sharded.cut_multiple);
+  std::vector<int64_t> cut_multiples, element_bytes;
+  for (const Sharded& sharded : sharded_) {
+    cut_multiples.push_back(sharded.cut_multiple);
+    element_bytes.push_back(DTypeSize(policy_.Of(*sharded.parameter)));
+  }
   return PlanModuleChunks(model, Parameters(),
                           {.num_shards = comm::GroupSize(group_),
-                           .element_bytes = DTypeSize(dtype_),
                            .chunk_bytes = training_.bucket_bytes,
+                           .element_bytes = std::move(element_bytes),
                            .cut_multiples = std::move(cut_multiples)});
 }
 
@@ -77,7 +80,7 @@ void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
   parameters_ = chunk::ShardedParameters::Make(
       Parameters(), plan,
       {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,
-       .dtype = dtype_,
+       .dtypes = DTypesOf(plan),
        .homes = homes_->parameter_homes(),
        .keep = homes_->keep(),
        .before_move = [this](size_t index) { TakeValue(*sharded_[index].parameter); },
@@ -85,7 +88,9 @@ void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
         Bind(i, old_value, shard, layout);
       });
-  for (const autograd::ParameterPtr& parameter : unheld_) ConvertParameter(dtype_, *parameter);
+  for (const autograd::ParameterPtr& parameter : unheld_) {
+    ConvertParameter(policy_.Of(*parameter), *parameter);
+  }
   parameters_->schedule().set_capacity_bytes(options_.placement.max_gathered_bytes);
   device->allocator().ReleaseCache();  // the whole values' blocks
   windows_ = ModuleWindows::Make(plugin_, model, parameters_);
@@ -116,7 +121,8 @@ optim::Optimizer& GatheredEngine::Configure(nn::Module& model, optim::Optimizer&
 void GatheredEngine::MakeHomes(const std::vector<chunk::ChunkSpec>& plan,
                                const ContextPtr& device) {
   std::vector<int64_t> bytes;
-  for (const chunk::ChunkSpec& chunk : plan) bytes.push_back(chunk.numel() * DTypeSize(dtype_));
+  const std::vector<DType> dtypes = DTypesOf(plan);
+  for (size_t c = 0; c < plan.size(); ++c) bytes.push_back(plan[c].numel() * DTypeSize(dtypes[c]));
   homes_ = std::make_unique<ChunkHomes>(options_.placement, bytes, device);
   for (size_t c = 0; c < plan.size(); ++c) {
     for (const chunk::ChunkItem& item : plan[c].items) {

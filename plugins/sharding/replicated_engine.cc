@@ -38,7 +38,8 @@ optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimize
     if (is_cut() && view.parameter()->is_here()) view.BindParameter(PartOf(*view.parameter()));
   }
   PrepareReplicas(plugin_, model, optimizer, group_);
-  ApplyPrecision(dtype_, model, optimizer);
+  policy_ = PrecisionPolicy(training_, model);
+  ApplyPrecision(policy_, model, optimizer);
   optimizer_ = &optimizer;
   Listen();
   // On several ranks the update waits until gradients are averaged: step() makes it.

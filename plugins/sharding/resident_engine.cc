@@ -29,15 +29,16 @@ ResidentEngine::ResidentEngine(comm::GroupPtr group, const TrainingOptions& trai
 
 void ResidentEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   ShardedEngine::Check(model, optimizer);
-  if (options_.offload_states) CheckRoom(optimizer);
+  if (options_.offload_states) CheckRoom(PrecisionPolicy(training_, model), optimizer);
 }
 
-void ResidentEngine::CheckRoom(optim::Optimizer& optimizer) const {
+void ResidentEngine::CheckRoom(const PrecisionPolicy& policy, optim::Optimizer& optimizer) const {
   const absl::StatusOr<int64_t> available = AvailableMemoryBytes();
   if (!available.ok()) return;  // the system does not say; the allocator will fail if needed
   int64_t needed = optimizer.states().PlannedBytes();
   for (const optim::ParamView& view : optimizer.views()) {
-    const bool master = view.trainable() && NeedsMasters(dtype_) && options_.master_weights;
+    const bool master =
+        view.trainable() && options_.master_weights && NeedsMasters(policy.Of(*view.parameter()));
     needed += master ? 4 * view.value().numel() : 0;
   }
   // The ranks of one host together hold all shards.
@@ -47,13 +48,14 @@ void ResidentEngine::CheckRoom(optim::Optimizer& optimizer) const {
 }
 
 std::vector<chunk::ChunkSpec> ResidentEngine::Plan(nn::Module& /*model*/) const {
-  const DType grad_dtype = NeedsMasters(dtype_) ? DType::kF32 : dtype_;
+  const DType grad_dtype = NeedsMasters(policy_.dtype()) ? DType::kF32 : policy_.dtype();
   std::vector<chunk::ChunkRequest> requests;
   for (const Sharded& sharded : sharded_) {
     const autograd::Parameter& parameter = *sharded.parameter;
+    const int bucket = cut_.bucket_key ? cut_.bucket_key(parameter) : 0;
     requests.push_back({.numel = parameter.shape().numel(),
                         .element_bytes = DTypeSize(communication_dtype_.value_or(grad_dtype)),
-                        .key = cut_.bucket_key ? cut_.bucket_key(parameter) : 0,
+                        .key = 2 * bucket + (policy_.Of(parameter) == policy_.dtype() ? 0 : 1),
                         .cut_multiple = sharded.cut_multiple});
   }
   return chunk::PlanChunks(
@@ -64,7 +66,7 @@ void ResidentEngine::PlaceValues(nn::Module& model, const std::vector<chunk::Chu
   const ContextPtr context = model.Parameters()[0]->context();
   state_context_ = options_.offload_states ? HostMemoryFor(context) : context;
   parameters_ = std::make_unique<chunk::ParameterChunks>(
-      Parameters(), plan, group_, dtype_,
+      Parameters(), plan, group_, DTypesOf(plan),
       [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
         sharded_[i].view->set_state_context(state_context_);
         sharded_[i].view->set_keep_master(keep_masters_);

@@ -26,7 +26,7 @@ class ResidentEngine : public ShardedEngine {
   const ContextPtr& state_context() const { return state_context_; }
 
  private:
-  void CheckRoom(optim::Optimizer& optimizer) const;
+  void CheckRoom(const PrecisionPolicy& policy, optim::Optimizer& optimizer) const;
   bool shards_frozen() const override { return false; }
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const override;
   void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;

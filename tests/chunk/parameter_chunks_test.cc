@@ -24,7 +24,7 @@ class ParameterChunksTest : public ::testing::Test {
   void Make(const ParameterChunks::OnMove& on_move) {
     const std::vector<ChunkRequest> requests(2, ChunkRequest{.numel = 4, .element_bytes = 4});
     chunks_.emplace(parameters_, PlanChunks(requests, {.chunk_bytes = 16, .num_shards = 1}),
-                    nullptr, DType::kF32, on_move);
+                    nullptr, std::vector<DType>{}, on_move);
   }
   Tensor Filled(double value) const { return Tensor::Full({4}, DType::kF32, value, context_); }
 

@@ -45,8 +45,10 @@ TEST(ShardedParametersTest, EveryElementIsKeptOnceAndComesBack) {
       const auto parameters = Make(world.context(), DType::kF32);
       const auto want = Make(world.context(), DType::kBF16);
       size_t moved = 0;
+      const std::vector<ChunkSpec> plan = Plan(parameters, num_ranks);
       const auto sharded = ShardedParameters::Make(
-          parameters, Plan(parameters, num_ranks), {.group = world.group(), .dtype = DType::kBF16},
+          parameters, plan,
+          {.group = world.group(), .dtypes = std::vector<DType>(plan.size(), DType::kBF16)},
           [&](size_t, const Tensor& old_value, const Tensor&, const Layout&) {
             EXPECT_EQ(old_value.dtype(), DType::kF32);
             ++moved;

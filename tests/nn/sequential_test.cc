@@ -100,5 +100,16 @@ TEST(SummaryTest, HasNamesShapesAndCounts) {
   EXPECT_THAT(nn::Summary(model, half), HasSubstr("; this rank: 8,320 elements\n"));
 }
 
+TEST(SummaryTest, HasBuffersBehindTheParameters) {
+  nn::BatchNorm norm(4);
+  EXPECT_EQ(nn::Summary(norm),
+            "parameter              shape  dtype  count\n"
+            "weight                 [4]    -          4\n"
+            "bias                   [4]    -          4\n"
+            "running_mean (buffer)  [4]    -          4\n"
+            "running_var (buffer)   [4]    -          4\n"
+            "2 parameters, 8 elements\n");
+}
+
 }  // namespace sequential_test
 }  // namespace apogee

@@ -131,6 +131,39 @@ TEST(RowParallelLinearTest, BiasGradientInF32) {
   });
 }
 
+// A result for an f32 residual stream is rounded nowhere, with or without a cut sequence. Gradients
+// travel in bf16.
+TEST(RowParallelLinearTest, AResultOfOutDTypeIsNotRounded) {
+  RunRanks(2, [](comm::World& world) {
+    Parameter bias("b", Tensor::Full({3}, DType::kBF16, 0.5, world.context()));
+    bias.set_grad_dtype(DType::kF32);
+    Parameter x("x", Tensor::Full({1, 4, 2}, DType::kBF16, 1.0078125, world.context()));
+    const Tensor weight = Tensor::Full({3, 2}, DType::kBF16, 1.0078125, world.context());
+    // On each of 2 ranks 2 addends of 1.0078125^2, which bf16 cannot represent.
+    const double want = 4 * 1.0078125 * 1.0078125 + 0.5;
+    const auto grad = [&](int64_t tokens) {
+      return Tensor::Full({1, tokens, 3}, DType::kF32, 1.001, world.context());
+    };
+    const auto f32 = [](double value) { return static_cast<double>(static_cast<float>(value)); };
+    const Tensor y = RowParallelLinear(x.value(), weight, bias.value(), world.group(),
+                                       WeightLayout::kOutIn, DType::kF32);
+    ASSERT_EQ(y.dtype(), DType::kF32);
+    EXPECT_EQ(y.ToVector<double>(), std::vector<double>(12, want));
+    autograd::Backward(y, {.grad = grad(4)});
+    for (const double each : bias.grad().ToVector<double>()) EXPECT_NEAR(each, f32(4.004), 1e-6);
+    bias.zero_grad();
+    const int64_t before = world.group()->traffic().bytes(CollectiveKind::kAllGather);
+    const Tensor own = RowParallelLinearOfTokens(x.value(), weight, bias.value(), world.group(),
+                                                 WeightLayout::kOutIn, DType::kF32);
+    ASSERT_EQ(own.dtype(), DType::kF32);
+    EXPECT_EQ(own.ToVector<double>(), std::vector<double>(6, want));
+    autograd::Backward(own, {.grad = grad(2)});
+    for (const double each : bias.grad().ToVector<double>()) EXPECT_NEAR(each, f32(2.002), 1e-6);
+    const int64_t bytes = world.group()->traffic().bytes(CollectiveKind::kAllGather) - before;
+    EXPECT_EQ(bytes, 4 * 3 * DTypeSize(DType::kBF16));
+  });
+}
+
 // The sum over ranks is rounded once, as one rank's product is: addends that were rounded before
 // would change every third element of a bf16 result.
 TEST(ParallelLinearRoundingTest, AlmostAllBitsAreThoseOfOneRank) {

@@ -30,12 +30,12 @@ class LateMeanPlugin : public apogee::Plugin {
   // Collective. Compares the ranks' models and options, and takes rank 0's values.
   apogee::optim::Optimizer& Configure(apogee::nn::Module& model,
                                       apogee::optim::Optimizer& optimizer) override {
-    const apogee::DType dtype = apogee::DTypeOf(training_.precision);
+    const apogee::PrecisionPolicy policy(training_, model);
     apogee::CheckWhole(name(), model);
     apogee::CheckTakesMeans(name(), optimizer);
-    apogee::CheckPrecision(dtype, optimizer);
+    apogee::CheckPrecision(policy, optimizer);
     apogee::PrepareReplicas(name(), model, optimizer, group_);
-    apogee::ApplyPrecision(dtype, model, optimizer);
+    apogee::ApplyPrecision(policy, model, optimizer);
     apogee::optim::StepOptions step = optimizer.step_options();
     if (training_.max_norm > 0) step.max_norm = training_.max_norm;
     optimizer.set_step_options(step);

@@ -119,7 +119,7 @@ void RegisterAfterBoost(RankSetup& rank) {
   model.Register("late", std::make_shared<nn::Linear>(8, 8));
 }
 
-// A floating input of another dtype than the weights have under the plugin.
+// A floating input that no layer casts to the dtype of the weights under the plugin.
 void WrongInputDtype(RankSetup& rank) {
   nn::Mlp model({.sizes = {8, 16, 4}});
   model.Initialize(rank.context());
@@ -127,7 +127,7 @@ void WrongInputDtype(RankSetup& rank) {
   NamedPlugin plugin("ddp", rank.world, {.precision = apogee::Precision::kBf16});
   Booster booster(plugin.plugin());
   std::ignore = booster.boost(model, optimizer);
-  model(Tensor::Full({2, 8}, apogee::DType::kF32, 0.1, rank.context()));
+  model(Tensor::Full({2, 8}, apogee::DType::kF64, 0.1, rank.context()));
 }
 
 }  // namespace

@@ -32,7 +32,9 @@ void ExpectLittleWaste(nn::Module& model, const char* name, int64_t parameters) 
   EXPECT_EQ(model.num_parameters(), parameters) << name;
   const std::vector<autograd::ParameterPtr> all = model.Parameters();
   for (const int num_shards : {1, 2, 3, 4, 8, 64}) {
-    const auto plan = PlanModuleChunks(model, all, {.num_shards = num_shards, .element_bytes = 2});
+    const auto plan = PlanModuleChunks(
+        model, all,
+        {.num_shards = num_shards, .element_bytes = std::vector<int64_t>(all.size(), 2)});
     std::set<size_t> seen;
     std::set<int64_t> sizes;
     for (const chunk::ChunkSpec& chunk : plan) {

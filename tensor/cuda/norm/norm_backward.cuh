@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Helpers of the two forms of norm backward: the gradient of a row's input, and the partial sums of
-// dweight and dbias. Private to tensor/cuda/norm_backward*.cu.
+// dweight and dbias. Private to tensor/cuda/norm/norm_backward*.cu.
 //
 // With g = dy * weight and xhat = (x - mean) rstd:
 //   dx = rstd (g - mean(g) - xhat mean(g xhat))
@@ -10,8 +10,8 @@
 //   q  = rstd mean(g), 0 for an RMS norm
 // dweight and dbias are sums over rows: first within blocks of rows, then over the blocks in order.
 // The number and size of the blocks depend only on the sizes, so every run gives the same bits.
-#ifndef APOGEE_TENSOR_CUDA_NORM_BACKWARD_CUH_
-#define APOGEE_TENSOR_CUDA_NORM_BACKWARD_CUH_
+#ifndef APOGEE_TENSOR_CUDA_NORM_NORM_BACKWARD_CUH_
+#define APOGEE_TENSOR_CUDA_NORM_NORM_BACKWARD_CUH_
 
 #include "apogee/tensor/cuda/device/rows.cuh"
 #include "apogee/tensor/kernels/args.h"
@@ -74,11 +74,11 @@ struct RowGradient {
 };
 
 // For rows that are too long for the threads' registers: dx and the partials each read x and dy
-// again. Defined in tensor/cuda/norm_backward_long.cu.
+// again. Defined in tensor/cuda/norm/norm_backward_long.cu.
 template <typename T>
 void NormBackwardOfLongRows(const DeviceContext& context, const NormBackwardArgs& args,
                             const RowBlocks& blocks, bool vectors);
 
 }  // namespace apogee::cuda
 
-#endif  // APOGEE_TENSOR_CUDA_NORM_BACKWARD_CUH_
+#endif  // APOGEE_TENSOR_CUDA_NORM_NORM_BACKWARD_CUH_

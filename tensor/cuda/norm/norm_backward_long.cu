@@ -4,7 +4,7 @@
 // for the partials of dweight and dbias.
 #include "apogee/tensor/cuda/attention/held_row.cuh"
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/norm_backward.cuh"
+#include "apogee/tensor/cuda/norm/norm_backward.cuh"
 
 namespace apogee::cuda {
 namespace {

@@ -3,7 +3,7 @@
 // Norm backward that reads x and dy once, for dx and for the partial sums of dweight and dbias. A
 // block of threads visits a block of rows; each thread keeps the sums of its columns in registers.
 #include "apogee/tensor/cuda/kernels.h"
-#include "apogee/tensor/cuda/norm_backward.cuh"
+#include "apogee/tensor/cuda/norm/norm_backward.cuh"
 
 namespace apogee::cuda {
 namespace {
