@@ -27,7 +27,9 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   workloads.Add("llama_deep", lm(TinyKind::kLlama, false, deep_size));
   workloads.Add("gpt2_long", lm(TinyKind::kGpt2, true, long_size));
   workloads.Add("llama_long", lm(TinyKind::kLlama, true, long_size));
+  workloads.Add("cnn", std::make_shared<CnnWorkload>());
   workloads.Add("encoder", std::make_shared<EncoderWorkload>());
+  workloads.Add("gru", std::make_shared<GruWorkload>());
 }
 
 const PluginVariant& Catalog::FindPlugin(const std::string& name) const {

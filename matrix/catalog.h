@@ -42,7 +42,7 @@ struct Catalog {
   //   gpt2_long, llama_long (tied)    LmWorkload with tokens for 4 ranks in two pieces each
   //   gpt2_deep (tied),               the same, with layers for two chunks of four pipeline stages
   //   llama_deep (untied)
-  //   encoder                         LayerWorkload
+  //   cnn, encoder, gru               LayerWorkload
   NameTable<std::shared_ptr<const Workload>> workloads{"workload"};
 };
 

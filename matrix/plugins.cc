@@ -103,6 +103,12 @@ PluginVariant Hybrid(int tp, int stage, std::vector<int> worlds,
                               .plan = settings.plan,
                               .placement = PlacementOf(placement, tp, settings)});
   };
+  std::vector<std::string> workloads = {"fed", "gpt2_tied", "gpt2_untied", "llama_tied",
+                                        "llama_untied"};
+  // kAuto's budget holds no module that is half of the model.
+  if (placement == PlacementPolicy::kStatic) {
+    workloads.insert(workloads.end(), {"cnn", "encoder", "gru"});
+  }
   const std::string ranks = "tp" + std::to_string(tp);
   const std::string name =
       stage < 3
@@ -114,7 +120,7 @@ PluginVariant Hybrid(int tp, int stage, std::vector<int> worlds,
           .precisions = AllPrecisions(),
           .make = make,
           .tp = tp,
-          .workloads = {"fed", "gpt2_tied", "gpt2_untied", "llama_tied", "llama_untied", "encoder"},
+          .workloads = std::move(workloads),
           .is_hybrid = true};
 }
 
@@ -150,6 +156,7 @@ PluginVariant Pipelined(ScheduleKind schedule, const PipelineAxes& axes, int sta
   const bool alone = axes.tp == 1 && !cuts_sequences;
   std::vector<std::string> workloads = {"gpt2_deep", "llama_deep"};
   if (exact && !cuts_sequences) workloads.insert(workloads.begin(), "fed");
+  if (axes.pp == 2 && !cuts_sequences) workloads.push_back("gru");
   return {.name = "hybrid_" + ranks + (exact ? "_" : "_dp2_") + Name(schedule) + "_zero" +
                   std::to_string(stage),
           .worlds = std::move(worlds),

@@ -63,7 +63,7 @@ struct PluginVariant {
   // Sequence-parallel size: this many such groups shard sequences and train on the same samples,
   // too.
   int sp = 1;
-  std::vector<std::string> workloads = {"fed", "gpt2", "llama", "encoder"};
+  std::vector<std::string> workloads = {"fed", "gpt2", "llama", "cnn", "encoder", "gru"};
   // True for hybrid plugins, which have too many combinations to run them all.
   bool is_hybrid = false;
   int ranks_per_sample() const { return pp * tp * sp; }

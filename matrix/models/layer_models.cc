@@ -3,13 +3,18 @@
 #include "apogee/matrix/models/layer_models.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/attention.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/core/rng.h"
+#include "apogee/nn/chain.h"
+#include "apogee/nn/convolution.h"
 #include "apogee/nn/layers.h"
+#include "apogee/nn/recurrent.h"
 
 namespace apogee::matrix {
 namespace {
@@ -91,6 +96,10 @@ class Encoder : public nn::Module {
   nn::ParameterPtr places_;
 };
 
+using NamedModules = std::vector<std::pair<std::string, std::shared_ptr<nn::Module>>>;
+
+constexpr int64_t kSide = 6, kClasses = 5;
+
 }  // namespace
 
 std::unique_ptr<nn::Module> EncoderWorkload::MakeModel() const {
@@ -109,6 +118,63 @@ std::optional<nn::parallel::ParallelPlan> EncoderWorkload::plan() const {
   plan.rules.push_back({.pattern = "blocks.*.down", .style = kRow});
   plan.rules.push_back({.pattern = "embed", .style = kVocabulary});
   return plan;
+}
+
+std::unique_ptr<nn::Module> GruWorkload::MakeModel() const {
+  return std::make_unique<nn::Sequential>(
+      NamedModules{{"embed", std::make_shared<nn::Embedding>(kTinyVocab, 8)},
+                   {"gru1", std::make_shared<nn::Gru>(8, 12)},
+                   {"lstm", std::make_shared<nn::Lstm>(12, 8)},
+                   {"norm", std::make_shared<nn::LayerNorm>(8)},
+                   {"head", std::make_shared<Linear>(8, kTinyVocab)}});
+}
+
+std::optional<nn::parallel::ParallelPlan> GruWorkload::plan() const {
+  return nn::parallel::ParallelPlan{.name = "gru",
+                                    .rules = {{.pattern = "embed", .style = kVocabulary},
+                                              {.pattern = "gru1", .style = kColumnGather},
+                                              {.pattern = "lstm", .style = kColumnGather},
+                                              {.pattern = "head", .style = kVocabulary}},
+                                    .output_module = "head"};
+}
+
+std::unique_ptr<nn::Module> CnnWorkload::MakeModel() const {
+  const nn::ConvOptions same{.same_padding = true};
+  const nn::ConvOptions depthwise{.padding = 1, .groups = 4};
+  // Without biases before batch norms: the loss does not depend on them.
+  return std::make_unique<nn::Sequential>(
+      NamedModules{{"conv1", std::make_shared<nn::Conv2d>(1, 8, 3, same)},
+                   {"gelu", nn::Function(autograd::Gelu)},
+                   {"conv2", std::make_shared<nn::Conv2d>(8, 4, 3, same, false)},
+                   {"norm1", std::make_shared<nn::BatchNorm>(4)},
+                   {"pool", std::make_shared<nn::MaxPool2d>(2)},
+                   {"depthwise", std::make_shared<nn::Conv2d>(4, 4, 3, depthwise)},
+                   {"norm2", std::make_shared<nn::GroupNorm>(2, 4)},
+                   {"silu", nn::Function(autograd::Silu)},
+                   {"flatten", std::make_shared<nn::Flatten>()},
+                   {"head", std::make_shared<Linear>(4 * kSide * kSide / 4, kClasses)}});
+}
+
+std::optional<nn::parallel::ParallelPlan> CnnWorkload::plan() const {
+  return nn::parallel::ParallelPlan{
+      .name = "cnn",
+      .rules = {{.pattern = "conv1", .style = kColumn}, {.pattern = "conv2", .style = kRow}}};
+}
+
+data::Batch CnnWorkload::Batch(const ContextPtr& context, const SampleRange& range) const {
+  std::vector<double> pixels;
+  std::vector<int64_t> classes;
+  for (int64_t sample = range.first; sample < range.first + range.count; ++sample) {
+    const PhiloxKey key = MakeKey(41, std::to_string(range.step) + "/" + std::to_string(sample));
+    const auto kind = static_cast<int64_t>(Philox(key, 0)[0] % kClasses);
+    classes.push_back(kind);
+    for (int64_t i = 0; i < kSide * kSide; ++i) {
+      const double noise = ToUniform(Philox(key, static_cast<uint64_t>(1 + i))[0]);
+      pixels.push_back(noise + static_cast<double>(i * (kind + 1) % 3) - 1);
+    }
+  }
+  return {Tensor::FromVector(pixels, {range.count, 1, kSide, kSide}, context),
+          Tensor::FromVector(classes, {range.count}, context)};
 }
 
 }  // namespace apogee::matrix

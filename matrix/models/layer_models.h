@@ -2,7 +2,9 @@
 
 // Models of the library's layers, as a user writes them: each with a plan, in a few lines.
 //
+//   cnn      convolutions whose channels are divided, batch norm, group norm, pools
 //   encoder  a transformer with named inputs, padding masks and attention both ways
+//   gru      a recurrent language model, which pipelines may cut
 //
 // They run in f64 only: they test layers, and the language models test precisions.
 #ifndef APOGEE_MATRIX_MODELS_LAYER_MODELS_H_
@@ -25,6 +27,21 @@ class EncoderWorkload : public LayerWorkload {
  public:
   std::unique_ptr<nn::Module> MakeModel() const override;
   std::optional<nn::parallel::ParallelPlan> plan() const override;
+};
+
+class GruWorkload : public LayerWorkload {
+ public:
+  std::unique_ptr<nn::Module> MakeModel() const override;
+  std::optional<nn::parallel::ParallelPlan> plan() const override;
+};
+
+class CnnWorkload : public LayerWorkload {
+ public:
+  std::unique_ptr<nn::Module> MakeModel() const override;
+  std::optional<nn::parallel::ParallelPlan> plan() const override;
+  // Images of noise around a pattern of their class.
+  data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override;
+  bool mixes_samples() const override { return true; }
 };
 
 }  // namespace apogee::matrix

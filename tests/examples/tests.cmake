@@ -56,6 +56,15 @@ if(TARGET 05_train_3d)
   add_dependencies(examples_train_3d_test 05_train_3d)
 endif()
 
+if(TARGET 06_classify_images)
+  apogee_test(ALONE NAME examples_own_model_test SRCS examples/own_model_test.cc LAYERS core TIMEOUT 300
+              LIBS nlohmann_json::nlohmann_json LABELS threads)
+  target_compile_definitions(examples_own_model_test PRIVATE
+                             APOGEE_CLASSIFY_IMAGES="$<TARGET_FILE:06_classify_images>"
+                             APOGEE_RECURRENT_TEXT="$<TARGET_FILE:06_recurrent_text>")
+  add_dependencies(examples_own_model_test 06_classify_images 06_recurrent_text)
+endif()
+
 if(TARGET 01_train_gpt)
   add_subdirectory(hostile)
 endif()

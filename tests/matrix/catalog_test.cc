@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "apogee/matrix/matrix.h"
-#include "apogee/matrix/sabotage.h"
 #include "apogee/matrix/models/tiny_model.h"
+#include "apogee/matrix/sabotage.h"
 #include "apogee/nn/models/mlp.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/tests/support/heavy_ball.h"
