@@ -45,10 +45,11 @@ NamedTensors Module::ForwardNamed(const NamedTensors&) {
 Tensor Module::operator()(const Tensor& x) {
   if (training_ && parent_ == nullptr) BeginBatch(x);
   pre_forward_.Run(*this, x);
-  const auto pass = NewPass();
+  auto pass = NewPass();
   const Tensor input = input_ ? input_(x) : x;
   const Tensor y = Compute(pass != nullptr ? ModulePass::Enter(pass, input) : input);
-  if (pass != nullptr) ModulePass::Leave(pass, y);
+  if (pass == nullptr) pass = NewPass();  // forward may have added hooks
+  if (pass != nullptr) ModulePass::Leave(pass, y, autograd::NeedsGrad({input}));
   post_forward_.Run(*this);
   return y;
 }
@@ -67,9 +68,11 @@ NamedTensors Module::operator()(const NamedTensors& inputs) {
   const auto& [first_name, first] = placed != inputs.end() ? *placed : *inputs.begin();
   if (training_ && parent_ == nullptr) BeginBatch(first);
   pre_forward_.Run(*this, first);
-  const auto pass = NewPass();
+  auto pass = NewPass();
+  bool in_graph = false;
   NamedTensors entered = inputs, outputs;
   for (auto& [name, input] : entered) {
+    in_graph = in_graph || autograd::NeedsGrad({input});
     if (pass != nullptr) input = ModulePass::Enter(pass, input);
   }
   const auto forward = [&](const Tensor& x) {
@@ -85,8 +88,9 @@ NamedTensors Module::operator()(const NamedTensors& inputs) {
   const Tensor x = entered[first_name];
   const Tensor y = wrapper_ ? wrapper_(x, forward) : forward(x);
   outputs.begin()->second = y;
+  if (pass == nullptr) pass = NewPass();
   for (const auto& [name, output] : outputs) {
-    if (pass != nullptr) ModulePass::Leave(pass, output);
+    if (pass != nullptr) ModulePass::Leave(pass, output, in_graph);
   }
   post_forward_.Run(*this);
   return outputs;

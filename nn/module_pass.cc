@@ -26,15 +26,19 @@ Tensor ModulePass::Enter(const std::shared_ptr<ModulePass>& pass, const Tensor& 
   return entered;
 }
 
-void ModulePass::Leave(const std::shared_ptr<ModulePass>& pass, const Tensor& output) {
+void ModulePass::Leave(const std::shared_ptr<ModulePass>& pass, const Tensor& output,
+                       bool input_in_graph) {
   if (!autograd::NeedsGrad({output})) return;
   ++pass->num_outputs_;
-  autograd::MetaOf(output)->edge.node->AddPreHook([pass] {
+  autograd::MetaOf(output)->edge.node->AddPreHook([pass, input_in_graph] {
     pass->CheckAlive();
     // With one output this is the first gradient, even if an earlier backward threw midway.
     if (pass->num_outputs_ > 1 && pass->is_open_) return;
     pass->Open();
-    if (pass->num_inputs_ == 1 || pass->post_.empty()) return;
+    // If the first post hook came during forward, its input was not entered: the hook has missed
+    // this pass.
+    const bool missed = input_in_graph && pass->num_inputs_ == 0;
+    if (pass->num_inputs_ == 1 || missed || pass->post_.empty()) return;
     // The gradient of no input, or not that of every input, is sure to arrive.
     autograd::QueueCallback([pass] {
       if (pass->is_open_) pass->Close();

@@ -26,8 +26,10 @@ class ModulePass {
   // Returns an input of the module as a tensor whose gradient, once complete, ends the pass: the
   // post hooks run when the gradients of all inputs have arrived.
   static Tensor Enter(const std::shared_ptr<ModulePass>& pass, const Tensor& input);
-  // The pre hooks run when the first gradient of an output arrives.
-  static void Leave(const std::shared_ptr<ModulePass>& pass, const Tensor& output);
+  // The pre hooks run when the first gradient of an output arrives. `input_in_graph`: an input of
+  // the module needs a gradient.
+  static void Leave(const std::shared_ptr<ModulePass>& pass, const Tensor& output,
+                    bool input_in_graph);
 
  private:
   void CheckAlive() const;
@@ -37,7 +39,7 @@ class ModulePass {
   Watched<Module> module_;
   Hooks<Module&>& pre_;
   Hooks<Module&>& post_;
-  int num_inputs_ = 0;  // in the graph
+  int num_inputs_ = 0;  // that were entered into the graph
   int num_done_ = 0;    // whose gradient is complete
   int num_outputs_ = 0;
   bool is_open_ = false;  // the pre hooks have run, the post hooks have not

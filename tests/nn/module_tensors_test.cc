@@ -98,6 +98,22 @@ TEST_F(NamedTensorsTest, HooksRunOnceAroundTheModulesPartOfBackward) {
   EXPECT_EQ(events, forward + "backward, backward ends, ");
 }
 
+// Gemini does so when a forward reads a parameter for the first time.
+TEST_F(NamedTensorsTest, HooksThatAreAddedDuringForwardRunInItsBackward) {
+  TwoByTwo model;
+  model.Initialize(context_, {.dtype = DType::kF64});
+  int opened = 0, closed = 0;
+  model.WrapForward([&](const Tensor& x, const Module::ForwardFunction& forward) {
+    model.AddPreBackwardHook([&](Module&) { ++opened; });
+    model.AddPostBackwardHook([&](Module&) { ++closed; });
+    return forward(x);
+  });
+  const Tensor a = a_.value().Detach(), b = b_.value().Detach();
+  autograd::Backward(autograd::Sum(model({{"a", a}, {"b", b}}).at("sum")));
+  EXPECT_EQ(opened, 1);
+  EXPECT_EQ(closed, 1);
+}
+
 TEST_F(NamedTensorsTest, PostHooksRunIfGradientsOfSomeInputsNeverArrive) {
   TwoByTwo model;
   model.Initialize(context_, {.dtype = DType::kF64});
