@@ -106,7 +106,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
   scheduler_ = options.scheduler;
   normalizer_ = std::make_shared<LossNormalizer>(plugin_.data_group());
   normalizer_->Attach(model);
-  model.set_batch_sum(BatchSumOf(plugin_));
+  model.set_batch_sum(BatchSumOf(plugin_, model));
   listens_.push_back(configured.AddListener(*this));
   if (log_ != nullptr) listens_.push_back(configured.AddListener(*log_));
   const Criterion& criterion = options.criterion;

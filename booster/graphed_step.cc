@@ -127,6 +127,9 @@ GraphedMicroStep::Case GraphedMicroStep::CaseOf(const data::Batch& batch, double
     of.weights.push_back(PlaceOf(parameter->data()));
     of.gradients.push_back(PlaceOf(parameter->grad()));
   }
+  for (const autograd::ParameterPtr& buffer : model_.Buffers()) {
+    of.weights.push_back(PlaceOf(buffer->data()));
+  }
   return of;
 }
 

@@ -30,6 +30,7 @@ GroupNorm::GroupNorm(int64_t num_groups, int64_t channels, double eps)
 
 Tensor GroupNorm::Forward(const Tensor& x_in) {
   CheckWholeChannels("group norm", *this, x_in, weight_->shape()[0]);
+  CheckWholeTokens("group norm", *this);
   const Tensor x = InputOf(*this, x_in, *weight_);
   return autograd::GroupNorm(x, num_groups_, weight_->value(), bias_->value(), eps_);
 }
@@ -57,10 +58,7 @@ Tensor BatchNorm::Forward(const Tensor& x_in) {
   if (!is_training()) {
     return autograd::NormalizeChannels(x, mean_->data(), var_->data(), weight, bias, options_.eps);
   }
-  APOGEE_CHECK(sequence_part().is_whole(), "batch norm \"", full_name(),
-               "\": sequence parallelism leaves this rank only some of the tokens, so the "
-               "statistics would not be those of whole samples; use a layer norm, or a plugin "
-               "without sequence parallelism");
+  CheckWholeTokens("batch norm", *this);
   autograd::SumFunction sum;
   if (shares_batch()) sum = [this](const Tensor& part) { return SumOverBatch(part); };
   const autograd::BatchNormResult result = autograd::BatchNorm(x, weight, bias, options_.eps, sum);
@@ -72,7 +70,9 @@ Tensor BatchNorm::Forward(const Tensor& x_in) {
 
 void BatchNorm::UpdateRunning(const Tensor& mean, const Tensor& var, const Tensor& count) const {
   const Tensor one = Tensor::Full({1}, count.dtype(), 1, count.context());
-  const Tensor unbiased = ops::Mul(var, ops::Div(count, ops::Sub(count, one)));
+  // A variance of one element is 0, and stays so.
+  const Tensor divisor = ops::Maximum(ops::Sub(count, one), one);
+  const Tensor unbiased = ops::Mul(var, ops::Div(count, divisor));
   const auto update = [momentum = options_.momentum](const Tensor& running, const Tensor& batch) {
     running.CopyFrom(ops::Scale(running, 1 - momentum));
     ops::Accumulate(running, batch, momentum);

@@ -37,6 +37,7 @@ Convolution::Convolution(int64_t in, int64_t out, const std::vector<int64_t>& ke
 }
 
 Tensor Convolution::Forward(const Tensor& x) {
+  CheckWholeTokens("convolution", *this);
   APOGEE_CHECK(!autograd::IsCut(x), "convolution \"", full_name(), "\": its input ", x.shape(),
                " holds only this rank's channels of an activation that the plan shards, and no "
                "rule of the plan names it; add a rule of style row for it, or gather the input "
@@ -85,6 +86,11 @@ ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel,
 Tensor ConvTranspose1d::Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
                               const ConvOptions& options) const {
   return autograd::ConvTranspose1d(x, weight, bias, options);
+}
+
+Tensor Pool::Forward(const Tensor& x) {
+  CheckWholeTokens("pool", *this);
+  return Compute(x);
 }
 
 void Pool::DescribeConfig(ConfigTexts& texts) const {

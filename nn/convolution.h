@@ -91,10 +91,12 @@ class ConvTranspose1d : public Convolution {
 // What the four pools have in common.
 class Pool : public Module, public Configured {
  public:
+  Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
   Pool(Extent kernel, const PoolOptions& options) : kernel_(kernel), options_(options) {}
+  virtual Tensor Compute(const Tensor& x) const = 0;
   Extent kernel_;
   PoolOptions options_;
 };
@@ -102,19 +104,29 @@ class Pool : public Module, public Configured {
 class MaxPool2d : public Pool {
  public:
   explicit MaxPool2d(Extent kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-  Tensor Forward(const Tensor& x) override { return autograd::MaxPool2d(x, kernel_, options_); }
+
+ protected:
+  Tensor Compute(const Tensor& x) const override {
+    return autograd::MaxPool2d(x, kernel_, options_);
+  }
 };
 
 class AvgPool2d : public Pool {
  public:
   explicit AvgPool2d(Extent kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-  Tensor Forward(const Tensor& x) override { return autograd::AvgPool2d(x, kernel_, options_); }
+
+ protected:
+  Tensor Compute(const Tensor& x) const override {
+    return autograd::AvgPool2d(x, kernel_, options_);
+  }
 };
 
 class MaxPool1d : public Pool {
  public:
   explicit MaxPool1d(int64_t kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-  Tensor Forward(const Tensor& x) override {
+
+ protected:
+  Tensor Compute(const Tensor& x) const override {
     return autograd::MaxPool1d(x, kernel_.width, options_);
   }
 };
@@ -122,7 +134,9 @@ class MaxPool1d : public Pool {
 class AvgPool1d : public Pool {
  public:
   explicit AvgPool1d(int64_t kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-  Tensor Forward(const Tensor& x) override {
+
+ protected:
+  Tensor Compute(const Tensor& x) const override {
     return autograd::AvgPool1d(x, kernel_.width, options_);
   }
 };

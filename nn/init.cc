@@ -11,9 +11,10 @@ namespace apogee::nn {
 Init Init::Named(const std::string& name, const Shape& shape) {
   if (name == "zeros") return Constant(0);
   if (name == "ones") return Constant(1);
-  const bool xavier = name.starts_with("xavier_"), kaiming = name.starts_with("kaiming_");
-  const bool uniform = name.ends_with("_uniform"), normal = name.ends_with("_normal");
-  APOGEE_CHECK((xavier || kaiming) && (uniform || normal), "init: there is no \"", name,
+  const bool xavier = name == "xavier_uniform" || name == "xavier_normal";
+  const bool kaiming = name == "kaiming_uniform" || name == "kaiming_normal";
+  const bool normal = name.ends_with("_normal");
+  APOGEE_CHECK(xavier || kaiming, "init: there is no \"", name,
                "\"; names are zeros, ones, xavier_uniform, xavier_normal, kaiming_uniform and "
                "kaiming_normal");
   APOGEE_CHECK(shape.rank() >= 2 && shape.numel() > 0, "init: ", name,

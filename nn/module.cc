@@ -70,23 +70,32 @@ NamedTensors Module::operator()(const NamedTensors& inputs) {
   pre_forward_.Run(*this, first);
   auto pass = NewPass();
   bool in_graph = false;
-  NamedTensors entered = inputs, outputs;
+  NamedTensors entered = inputs;
   for (auto& [name, input] : entered) {
     in_graph = in_graph || autograd::NeedsGrad({input});
     if (pass != nullptr) input = ModulePass::Enter(pass, input);
   }
-  const auto forward = [&](const Tensor& x) {
-    entered[first_name] = x;
-    outputs = ForwardNamed(entered);
-    for (const auto& [name, output] : outputs) {
+  // A wrapper may call it again in backward (Recompute), when this call is over.
+  const auto results = std::make_shared<NamedTensors>();
+  const auto forward = [this, entered, first = first_name,
+                        kept = std::weak_ptr(results)](const Tensor& x) {
+    NamedTensors in = entered;
+    in[first] = x;
+    NamedTensors out = ForwardNamed(in);
+    for (const auto& [name, output] : out) {
       APOGEE_CHECK(output.defined(), Called(full_name()), ": ForwardNamed returned \"", name,
                    "\" undefined");
     }
-    APOGEE_CHECK(!outputs.empty(), Called(full_name()), ": ForwardNamed returned nothing");
-    return outputs.begin()->second;
+    APOGEE_CHECK(!out.empty(), Called(full_name()), ": ForwardNamed returned nothing");
+    const Tensor y = out.begin()->second;
+    if (const auto now = kept.lock()) *now = std::move(out);
+    return y;
   };
   const Tensor x = entered[first_name];
   const Tensor y = wrapper_ ? wrapper_(x, forward) : forward(x);
+  NamedTensors outputs = std::move(*results);
+  APOGEE_CHECK(!outputs.empty(), Called(full_name()),
+               ": the wrapper of its forward did not call it, so there are no named outputs");
   outputs.begin()->second = y;
   if (pass == nullptr) pass = NewPass();
   for (const auto& [name, output] : outputs) {

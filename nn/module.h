@@ -120,9 +120,9 @@ class Module {
   // name.
   std::vector<ParameterPtr> Parameters() const;
   // Tensors that are saved with the parameters but not trained, like the running averages of a
-  // batch norm: every one of the tree once. They get no gradient and are f32 (f64 in an f64 model)
-  // whatever the precision of the run. Plugins keep them whole; every rank must compute the same
-  // values.
+  // batch norm: each of the tree once. They get no gradient, and are f32, or f64 if the model is
+  // initialised in f64, whatever the run's precision. Plugins keep them whole; every rank must
+  // compute the same values.
   std::vector<ParameterPtr> Buffers() const;
   // The parameter with this full name ("transformer.wte.weight"), or nullptr.
   ParameterPtr FindParameter(const std::string& name) const;
@@ -167,6 +167,9 @@ class Module {
   const SequencePart& sequence_part() const { return sequence_part_; }
   void set_sequence_part(const SequencePart& part) { sequence_part_ = part; }
 
+  // Override it to return true in a module that calls SumOverBatch: boost makes a group for these
+  // sums only if a module of the tree needs it.
+  virtual bool sums_over_batch() const { return false; }
   // How SumOverBatch adds up over ranks. Booster::boost sets it for the whole tree; null: one rank.
   using BatchSum = std::function<Tensor(const Tensor& x)>;
   void set_batch_sum(const BatchSum& sum);

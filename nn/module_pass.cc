@@ -38,8 +38,9 @@ void ModulePass::Leave(const std::shared_ptr<ModulePass>& pass, const Tensor& ou
     // If the first post hook came during forward, its input was not entered: the hook has missed
     // this pass.
     const bool missed = input_in_graph && pass->num_inputs_ == 0;
-    if (pass->num_inputs_ == 1 || missed || pass->post_.empty()) return;
-    // The gradient of no input, or not that of every input, is sure to arrive.
+    const bool arrives = pass->num_inputs_ == 1 && pass->num_outputs_ == 1;
+    if (arrives || missed || pass->post_.empty()) return;
+    // Not every input's gradient is sure to arrive.
     autograd::QueueCallback([pass] {
       if (pass->is_open_) pass->Close();
     });

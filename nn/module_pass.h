@@ -5,7 +5,7 @@
 //
 //   const auto pass = std::make_shared<ModulePass>(module, pre_hooks, post_hooks);
 //   const Tensor y = Forward(ModulePass::Enter(pass, x));
-//   ModulePass::Leave(pass, y);
+//   ModulePass::Leave(pass, y, autograd::NeedsGrad({x}));
 #ifndef APOGEE_NN_MODULE_PASS_H_
 #define APOGEE_NN_MODULE_PASS_H_
 

@@ -2,21 +2,36 @@
 
 #include "apogee/plugins/batch_sum.h"
 
+#include <algorithm>
+
 #include "apogee/nn/parallel/functions.h"
 
 namespace apogee {
+namespace {
 
-nn::Module::BatchSum BatchSumOf(const Plugin& plugin) {
+constexpr std::chrono::seconds kTimeout{60};
+
+nn::Module::BatchSum Refusal(const std::string& why) {
+  return [why](const Tensor&) -> Tensor { Throw(why); };
+}
+
+}  // namespace
+
+nn::Module::BatchSum BatchSumOf(const Plugin& plugin, nn::Module& model) {
   if (plugin.data_size() == 1) return nullptr;
-  comm::GroupPtr group = plugin.data_group();
-  if (group == nullptr) {
-    return [name = plugin.name()](const Tensor&) -> Tensor {
-      Throw("a module needs sums over the whole micro-batch (batch norm), but plugin ", name,
-            " does not average gradients in every step, so its ranks share no micro-batch; use "
-            "group or layer norm, or another plugin");
-    };
+  if (std::ranges::none_of(model.Modules(), &nn::Module::sums_over_batch)) {
+    return Refusal(
+        "SumOverBatch: no module of the model says that it sums over the micro-batch; override "
+        "sums_over_batch() of the module that calls it to return true");
   }
-  return [group = std::move(group)](const Tensor& x) {
+  if (plugin.data_group() == nullptr) {
+    return Refusal(internal::Concat(
+        "a module needs sums over the whole micro-batch (batch norm), but plugin ", plugin.name(),
+        " does not average gradients in every step, so its ranks share no micro-batch; use group "
+        "or layer norm, or another plugin"));
+  }
+  const comm::GroupPtr group = plugin.data_group()->Duplicate(kTimeout);
+  return [group](const Tensor& x) {
     return nn::parallel::CopyToGroup(nn::parallel::ReduceFromGroup(x, group), group);
   };
 }

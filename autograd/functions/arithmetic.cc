@@ -152,7 +152,7 @@ Tensor Cast(const Tensor& x, DType dtype) {
   APOGEE_CHECK(IsFloat(dtype), "cast: needs a floating dtype, got ", DTypeName(dtype));
   if (dtype == x.dtype()) return x;
   Tensor y = x.Detach().To(dtype);
-  AttachMap(y, "cast", x, [dtype = x.dtype()](const Tensor& dy) { return dy.To(dtype); });
+  AttachMap(y, "cast", x, [dtype = GradDType(x)](const Tensor& dy) { return dy.To(dtype); });
   if (DTypeSize(x.dtype()) > DTypeSize(dtype)) SetGradDType(y, x.dtype());
   return y;
 }

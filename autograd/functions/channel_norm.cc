@@ -6,11 +6,11 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/tensor/ops/check.h"
+#include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::autograd {
 namespace {
-
-DType StatDType(const Tensor& x) { return x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 void CheckChannels(const char* norm, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   APOGEE_CHECK(x.rank() >= 2 && IsFloat(x.dtype()), norm,
@@ -51,7 +51,7 @@ Tensor GroupNorm(const Tensor& x, int64_t num_groups, const Tensor& weight, cons
   CheckChannels("group norm", x, weight, bias);
   APOGEE_CHECK(num_groups >= 1 && x.size(1) % num_groups == 0, "group norm: ", x.size(1),
                " channels cannot be cut into ", num_groups, " equal groups");
-  const DType dtype = StatDType(x);
+  const DType dtype = ops::StatDType(x.dtype());
   const int64_t rows = x.size(0) * num_groups;
   const int64_t cols = rows == 0 ? 1 : x.numel() / rows;
   const Tensor ones = Tensor::Full({cols}, dtype, 1, x.context());
@@ -69,7 +69,7 @@ BatchNormResult BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& b
   std::vector<int> dims(static_cast<size_t>(x.rank()) - 1);
   std::iota(dims.begin(), dims.end(), 1);
   dims[0] = 0;
-  const DType dtype = StatDType(x);
+  const DType dtype = ops::StatDType(x.dtype());
   const auto over_batch = [&](const Tensor& part) { return sum ? sum(part) : part; };
 
   const Tensor wide = Cast(x, dtype);
@@ -77,10 +77,12 @@ BatchNormResult BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& b
   const Tensor sums = over_batch(Concat({Sum(wide, dims), own_count}, 0));
   BatchNormResult result;
   result.count = Slice(sums, 0, channels, 1).Detach();
-  result.mean = Div(Slice(sums, 0, 0, channels), result.count);
+  const Tensor one = Tensor::Full({1}, dtype, 1, x.context());
+  const Tensor divisor = ops::Maximum(result.count, one);  // there may be no sample on any rank
+  result.mean = Div(Slice(sums, 0, 0, channels), divisor);
   // Of the centred elements: a difference of two sums would lose the digits of a small variance.
   const Tensor centered = Sub(wide, OfChannels(result.mean, x));
-  result.var = Div(over_batch(Sum(Square(centered), dims)), result.count);
+  result.var = Div(over_batch(Sum(Square(centered), dims)), divisor);
   result.y = Cast(NormalizeCentered(centered, result.var, weight, bias, eps), x.dtype());
   return result;
 }
@@ -88,7 +90,7 @@ BatchNormResult BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& b
 Tensor NormalizeChannels(const Tensor& x, const Tensor& mean, const Tensor& var,
                          const Tensor& weight, const Tensor& bias, double eps) {
   CheckChannels("batch norm", x, weight, bias);
-  const DType dtype = StatDType(x);
+  const DType dtype = ops::StatDType(x.dtype());
   const Tensor centered = Sub(Cast(x, dtype), OfChannels(Cast(mean, dtype), x));
   return Cast(NormalizeCentered(centered, Cast(var, dtype), weight, bias, eps), x.dtype());
 }

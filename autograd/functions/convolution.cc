@@ -24,6 +24,7 @@ class ConvNode : public Node {
         x_(x),
         weight_(weight),
         weight_shape_(weight.shape()),
+        dtype_(weight.dtype()),
         input_grad_dtype_(input_grad_dtype),
         weight_grad_dtype_(GradDType(weight)),
         bias_grad_dtype_(bias.defined() ? GradDType(bias) : weight_grad_dtype_) {}
@@ -32,7 +33,8 @@ class ConvNode : public Node {
   bool IsWeightEdge(size_t edge) const override { return edge > 0; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
-    const Tensor dy = grads[0].Contiguous();
+    // A result that is wider than the operands has a wider gradient.
+    const Tensor wide = grads[0].Contiguous(), dy = wide.To(dtype_);
     std::vector<Tensor> result(3);
     if (context.part != GradPart::kInputs) {
       const Tensor x = x_.Take(context);
@@ -40,7 +42,7 @@ class ConvNode : public Node {
         result[1] = ops::ConvBackwardWeight(sizes_, transposed_ ? dy : x, transposed_ ? x : dy,
                                             weight_shape_, weight_grad_dtype_);
       }
-      if (wants(2)) result[2] = ops::SumOfChannels(dy, bias_grad_dtype_);
+      if (wants(2)) result[2] = ops::SumOfChannels(wide, bias_grad_dtype_);
     }
     if (context.part != GradPart::kWeights && wants(0)) {
       const Tensor weight = weight_.Take(context);
@@ -61,7 +63,7 @@ class ConvNode : public Node {
   ConvSizes sizes_;
   SavedTensor x_, weight_;
   Shape weight_shape_;
-  DType input_grad_dtype_, weight_grad_dtype_, bias_grad_dtype_;
+  DType dtype_, input_grad_dtype_, weight_grad_dtype_, bias_grad_dtype_;
 };
 
 class MaxPoolNode : public Node {

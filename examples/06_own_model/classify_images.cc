@@ -65,6 +65,8 @@ void Train(const comm::World& world, const Flags& flags) {
   Booster booster(*plugin);
   Boosted boosted = booster.boost(model, optimizer, {.criterion = own_model::FocalLoss});
 
+  APOGEE_CHECK(flags.batch % plugin->data_size() == 0, "--batch ", flags.batch,
+               " cannot be divided among ", plugin->data_size(), " ranks");
   const int64_t own = flags.batch / plugin->data_size();
   for (int step = 1; step <= flags.steps; ++step) {
     const data::Batch images =

@@ -101,22 +101,24 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
   executor_ = std::make_unique<pipeline::Executor>(
       pipeline::ExecutorParts{chain, *cut_, PartShape(), group_, world.lane("compute")});
   const int stage = mesh.coordinate(comm::Axis::kPp);
-  const auto drop_elsewhere = [&](autograd::Parameter& parameter) {
+  const auto drop_elsewhere = [&](autograd::Parameter& parameter, DType dtype) {
     const std::vector<int>& holders = cut_->HoldersOf(parameter);
     if (std::ranges::find(holders, stage) != holders.end()) return;
     const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
                               ", this is stage " + std::to_string(stage);
     parameter.set_grad(Tensor());
     parameter.set_storage(std::make_shared<ElsewhereStorage>(
-        parameter, policy.Of(parameter),
+        parameter, dtype,
         where + "; run the model with booster.execute_pipeline, and if a piece here uses the "
                 "parameter, list it in nn::Piece::tied"));
   };
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     SyncValue(*parameter, world.group());
-    drop_elsewhere(*parameter);
+    drop_elsewhere(*parameter, policy.Of(*parameter));
   }
-  for (const autograd::ParameterPtr& buffer : model.Buffers()) drop_elsewhere(*buffer);
+  for (const autograd::ParameterPtr& buffer : model.Buffers()) {
+    drop_elsewhere(*buffer, buffer->dtype());
+  }
 }
 
 void HybridPipeline::Attach(const nn::Module& model, const comm::World& world) {

@@ -139,6 +139,8 @@ std::vector<double> MeasurePieceCosts(nn::Chain& model, const Tensor& input, int
   using Clock = std::chrono::steady_clock;
   const autograd::NoGradGuard no_grad;
   const Generator before = model.generator();
+  std::vector<Tensor> buffers;  // runs update the averages of norms
+  for (const nn::ParameterPtr& buffer : model.Buffers()) buffers.push_back(buffer->data().Clone());
   std::vector<double> costs(model.Pieces().size(), std::numeric_limits<double>::infinity());
   for (int repeat = 0; repeat < repeats; ++repeat) {
     Tensor x = input;
@@ -149,6 +151,7 @@ std::vector<double> MeasurePieceCosts(nn::Chain& model, const Tensor& input, int
     }
   }
   model.generator() = before;
+  for (size_t i = 0; i < buffers.size(); ++i) model.Buffers()[i]->data().CopyFrom(buffers[i]);
   return costs;
 }
 

@@ -8,6 +8,7 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/recompute.h"
 #include "apogee/nn/layers.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/message_of.h"
@@ -141,6 +142,17 @@ TEST_F(NamedTensorsTest, AWrapperGetsTheFirstInputAndGivesTheFirstOutput) {
   EXPECT_THAT(out.at("sum").ToVector<double>(), ElementsAre(35, 67));
 }
 
+TEST_F(NamedTensorsTest, AWrapperMayRunTheForwardAgainInBackward) {
+  TwoByTwo model;
+  model.Initialize(context_, {.dtype = DType::kF64});
+  model.WrapForward([](const Tensor& x, const Module::ForwardFunction& forward) {
+    return autograd::Recompute(forward, x);
+  });
+  // Of {"product", "sum"} the wrapper gives the first.
+  autograd::Backward(autograd::Sum(model(Inputs()).at("product")));
+  EXPECT_THAT(a_.grad().ToVector<double>(), ElementsAre(5, 7));
+}
+
 TEST_F(NamedTensorsTest, Misuse) {
   TwoByTwo model;
   Linear linear(2, 2);
@@ -248,6 +260,8 @@ TEST(InitTest, CountsThePlacesOfAKernel) {
 TEST(InitTest, Misuse) {
   Container model;
   model.Register("a", std::make_shared<Linear>(2, 3));
+  EXPECT_THAT(MessageOf([&] { model.SetInit("a.weight", "kaiming__normal"); }),
+              HasSubstr("no \"kaiming__normal\""));
   EXPECT_THAT(MessageOf([&] { model.SetInit("*", "glorot"); }),
               HasSubstr("no \"glorot\"; names are zeros"));
   EXPECT_THAT(MessageOf([&] { model.SetInit("a.bias", "xavier_normal"); }),

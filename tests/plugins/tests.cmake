@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-foreach(source batch_norm cut_outputs gemini/gemini_memory lazy_memory loop_mistakes gemini/module_chunks
+foreach(source batch_norm batch_norm_edge cut_outputs gemini/gemini_memory lazy_memory loop_mistakes gemini/module_chunks
                hybrid/hybrid_parallel_memory own_plan plugin_defaults precision step_events)
   get_filename_component(subject ${source} NAME)
   apogee_test(NAME plugins_${subject}_test SRCS plugins/${source}_test.cc LAYERS booster

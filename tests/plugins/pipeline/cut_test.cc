@@ -11,6 +11,8 @@
 #include <numeric>
 
 #include "apogee/core/rng.h"
+#include "apogee/nn/chain.h"
+#include "apogee/nn/layers.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/mlp.h"
@@ -181,6 +183,15 @@ TEST(CutTest, CostsAreMeasuredAndLeaveNoTrace) {
   EXPECT_GT(costs[1], costs[0]) << "looking up rows takes less than a block";
   EXPECT_GT(costs[2], costs[3]) << "and so does a head of 19 words";
   EXPECT_EQ(model.generator().next_stream(), stream) << "no masks have been drawn";
+}
+
+TEST(CutTest, MeasuringCostsLeavesRunningAverages) {
+  nn::Sequential model({std::make_shared<nn::BatchNorm>(2)});
+  model.Initialize(CpuContext(), {.seed = 1});
+  const Tensor x = Tensor::FromVector<float>({1, 2, 3, 5}, {2, 2}, CpuContext());
+  MeasurePieceCosts(model, x);
+  EXPECT_EQ(model.Buffers()[0]->data().ToVector<float>(), std::vector<float>(2, 0));
+  EXPECT_EQ(model.Buffers()[1]->data().ToVector<float>(), std::vector<float>(2, 1));
 }
 
 }  // namespace cut_test
