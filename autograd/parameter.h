@@ -188,6 +188,11 @@ class Parameter {
 
 using ParameterPtr = std::shared_ptr<Parameter>;
 
+// The value of a parameter that a layer may lack, such as a bias: undefined if it is null.
+inline Tensor ValueOf(const ParameterPtr& parameter) {
+  return parameter != nullptr ? parameter->value() : Tensor();
+}
+
 // The node where a parameter's gradients arrive. A graph may keep it longer than the parameter.
 class LeafNode : public Node {
  public:

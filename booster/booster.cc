@@ -97,6 +97,9 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
   }
   RunConfig config = CompletedConfig(config_, model, optimizer, options.scheduler);
   optim::Optimizer& configured = plugin_.Configure(model, optimizer);
+  if (const std::optional<DType> residual = model.residual_dtype()) {
+    config.settings["residual_stream"] = DTypeName(*residual);
+  }
   nn::TraceModules(model, compute_lane_);
   configured.set_trace_lane(compute_lane_);
   model.CloseTree();

@@ -89,6 +89,10 @@ struct Float16 {
 
 template <typename T>
 using ComputeType = std::conditional_t<std::is_same_v<T, double>, double, float>;
+// The dtype of ComputeType<T>, where `dtype` is that of T.
+constexpr DType ComputeDType(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
 
 template <typename T>
 constexpr DType DTypeOf() {

@@ -52,6 +52,10 @@ void DeclareTraining(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
       },
       "f32, bf16 or fp16 (with f32 masters; fp16 needs a plugin with a loss scale), f64, or auto: "
       "bf16 if the processor has bf16 multiplication, else f32");
+  line.AddTexts("--keep-f32", f.training.keep_f32,
+                "Modules that stay in f32 under bf16 and fp16: shell patterns of their names");
+  line.AddSwitch("--narrow-residual", f.narrow_residual,
+                 "Keep the residual stream in bf16 or fp16, too: less memory, further from f64");
   line.AddText("--optimizer", f.optimizer, JoinTexts(f.optimizers.names(), ", "));
   line.AddOptions("optim", f.optimizer_options);
   line.AddNumber("--lr", f.lr, "Highest learning rate of the schedule");
@@ -180,6 +184,7 @@ void RunFlags::Declare(CommandLine& line, const RunFlagSet& set) {
 }
 
 void RunFlags::Settle(const CommandLine& line) {
+  training.f32_residual = !narrow_residual;
   threads_per_rank = ThreadsPerRank(threads, ranks);
   FillOptions(*this);
   CheckCheckpoints(line, checkpoints, out);

@@ -62,6 +62,7 @@ struct RunFlags {
   int64_t warmup = -1;                // negative: a tenth of the steps, if the schedule has one
   optim::OptionMap schedule_options;  // total_steps and warmup_steps included
   TrainingOptions training = {.max_norm = 1.0};
+  bool narrow_residual = false;  // training.f32_residual
   uint64_t seed = 1;
 
   int ranks = 1;

@@ -30,7 +30,6 @@ GroupNorm::GroupNorm(int64_t num_groups, int64_t channels, double eps)
 
 Tensor GroupNorm::Forward(const Tensor& x_in) {
   CheckWholeChannels("group norm", *this, x_in, weight_->shape()[0]);
-  CheckWholeTokens("group norm", *this);
   const Tensor x = InputOf(*this, x_in, *weight_);
   return autograd::GroupNorm(x, num_groups_, weight_->value(), bias_->value(), eps_);
 }
@@ -58,7 +57,6 @@ Tensor BatchNorm::Forward(const Tensor& x_in) {
   if (!is_training()) {
     return autograd::NormalizeChannels(x, mean_->data(), var_->data(), weight, bias, options_.eps);
   }
-  CheckWholeTokens("batch norm", *this);
   autograd::SumFunction sum;
   if (shares_batch()) sum = [this](const Tensor& part) { return SumOverBatch(part); };
   const autograd::BatchNormResult result = autograd::BatchNorm(x, weight, bias, options_.eps, sum);

@@ -17,9 +17,9 @@ std::string TextOf(const Extent& extent) {
 
 }  // namespace
 
-Convolution::Convolution(int64_t in, int64_t out, const std::vector<int64_t>& kernel,
-                         const ConvOptions& options, bool bias, bool transposed)
-    : options_(options) {
+Convolution::Convolution(Function function, bool transposed, int64_t in, int64_t out,
+                         const std::vector<int64_t>& kernel, const ConvOptions& options, bool bias)
+    : function_(function), transposed_(transposed), options_(options) {
   const int64_t groups = options.groups;
   APOGEE_CHECK(in > 0 && out > 0, "convolution: channels must be positive, got ", in, " and ", out);
   APOGEE_CHECK(groups > 0 && in % groups == 0 && out % groups == 0,
@@ -37,13 +37,11 @@ Convolution::Convolution(int64_t in, int64_t out, const std::vector<int64_t>& ke
 }
 
 Tensor Convolution::Forward(const Tensor& x) {
-  CheckWholeTokens("convolution", *this);
   APOGEE_CHECK(!autograd::IsCut(x), "convolution \"", full_name(), "\": its input ", x.shape(),
                " holds only this rank's channels of an activation that the plan shards, and no "
                "rule of the plan names it; add a rule of style row for it, or gather the input "
                "(ParallelStyle::kColumnGather of the layer before)");
-  return Apply(InputOf(*this, x, *weight_), weight_->value(),
-               bias_ != nullptr ? bias_->value() : Tensor(), options_);
+  return Apply(InputOf(*this, x, *weight_), weight_->value(), autograd::ValueOf(bias_), options_);
 }
 
 void Convolution::DescribeConfig(ConfigTexts& texts) const {
@@ -51,46 +49,7 @@ void Convolution::DescribeConfig(ConfigTexts& texts) const {
   texts.function["padding"] = options_.same_padding ? "same" : TextOf(options_.padding);
   texts.function["dilation"] = TextOf(options_.dilation);
   texts.function["groups"] = ConfigText(options_.groups);
-  if (transposed()) texts.function["output_padding"] = TextOf(options_.output_padding);
-}
-
-Conv2d::Conv2d(int64_t in, int64_t out, Extent kernel, const ConvOptions& options, bool bias)
-    : Convolution(in, out, {kernel.height, kernel.width}, options, bias, /*transposed=*/false) {}
-
-Tensor Conv2d::Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                     const ConvOptions& options) const {
-  return autograd::Conv2d(x, weight, bias, options);
-}
-
-Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const ConvOptions& options, bool bias)
-    : Convolution(in, out, {kernel}, options, bias, /*transposed=*/false) {}
-
-Tensor Conv1d::Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                     const ConvOptions& options) const {
-  return autograd::Conv1d(x, weight, bias, options);
-}
-
-ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Extent kernel, const ConvOptions& options,
-                                 bool bias)
-    : Convolution(in, out, {kernel.height, kernel.width}, options, bias, /*transposed=*/true) {}
-
-Tensor ConvTranspose2d::Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                              const ConvOptions& options) const {
-  return autograd::ConvTranspose2d(x, weight, bias, options);
-}
-
-ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel,
-                                 const ConvOptions& options, bool bias)
-    : Convolution(in, out, {kernel}, options, bias, /*transposed=*/true) {}
-
-Tensor ConvTranspose1d::Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                              const ConvOptions& options) const {
-  return autograd::ConvTranspose1d(x, weight, bias, options);
-}
-
-Tensor Pool::Forward(const Tensor& x) {
-  CheckWholeTokens("pool", *this);
-  return Compute(x);
+  if (transposed_) texts.function["output_padding"] = TextOf(options_.output_padding);
 }
 
 void Pool::DescribeConfig(ConfigTexts& texts) const {

@@ -28,23 +28,30 @@ using autograd::PoolOptions;
 class Convolution : public Module, public Configured {
  public:
   Tensor Forward(const Tensor& x) override;
+  bool mixes_tokens() const override { return true; }
   void DescribeConfig(ConfigTexts& texts) const override;
   // The function of the class, with another weight, bias and options: for a part of the layer.
-  virtual Tensor Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                       const ConvOptions& options) const = 0;
-  virtual bool transposed() const = 0;
+  Tensor Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
+               const ConvOptions& options) const {
+    return function_(x, weight, bias, options);
+  }
+  bool transposed() const { return transposed_; }
   const ParameterPtr& weight() const { return weight_; }
   // Null without a bias.
   const ParameterPtr& bias() const { return bias_; }
   const ConvOptions& options() const { return options_; }
 
  protected:
+  using Function = Tensor (*)(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                              const ConvOptions& options);
   // `kernel`: one size, or height and width. The first two dims of the weight are [out, in /
   // groups], or [in, out / groups] if transposed.
-  Convolution(int64_t in, int64_t out, const std::vector<int64_t>& kernel,
-              const ConvOptions& options, bool bias, bool transposed);
+  Convolution(Function function, bool transposed, int64_t in, int64_t out,
+              const std::vector<int64_t>& kernel, const ConvOptions& options, bool bias);
 
  private:
+  Function function_;
+  bool transposed_;
   ConvOptions options_;
   ParameterPtr weight_, bias_;
 };
@@ -52,93 +59,76 @@ class Convolution : public Module, public Configured {
 // weight [out, in / groups, kernel height, kernel width].
 class Conv2d : public Convolution {
  public:
-  Conv2d(int64_t in, int64_t out, Extent kernel, const ConvOptions& options = {}, bool bias = true);
-  Tensor Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-               const ConvOptions& options) const override;
-  bool transposed() const override { return false; }
+  Conv2d(int64_t in, int64_t out, Extent kernel, const ConvOptions& options = {}, bool bias = true)
+      : Convolution(autograd::Conv2d, /*transposed=*/false, in, out, {kernel.height, kernel.width},
+                    options, bias) {}
 };
 
 // weight [out, in / groups, kernel].
 class Conv1d : public Convolution {
  public:
-  Conv1d(int64_t in, int64_t out, int64_t kernel, const ConvOptions& options = {},
-         bool bias = true);
-  Tensor Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-               const ConvOptions& options) const override;
-  bool transposed() const override { return false; }
+  Conv1d(int64_t in, int64_t out, int64_t kernel, const ConvOptions& options = {}, bool bias = true)
+      : Convolution(autograd::Conv1d, /*transposed=*/false, in, out, {kernel}, options, bias) {}
 };
 
 // weight [in, out / groups, kernel height, kernel width].
 class ConvTranspose2d : public Convolution {
  public:
   ConvTranspose2d(int64_t in, int64_t out, Extent kernel, const ConvOptions& options = {},
-                  bool bias = true);
-  Tensor Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-               const ConvOptions& options) const override;
-  bool transposed() const override { return true; }
+                  bool bias = true)
+      : Convolution(autograd::ConvTranspose2d, /*transposed=*/true, in, out,
+                    {kernel.height, kernel.width}, options, bias) {}
 };
 
 // weight [in, out / groups, kernel].
 class ConvTranspose1d : public Convolution {
  public:
   ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const ConvOptions& options = {},
-                  bool bias = true);
-  Tensor Apply(const Tensor& x, const Tensor& weight, const Tensor& bias,
-               const ConvOptions& options) const override;
-  bool transposed() const override { return true; }
+                  bool bias = true)
+      : Convolution(autograd::ConvTranspose1d, /*transposed=*/true, in, out, {kernel}, options,
+                    bias) {}
 };
 
-// What the four pools have in common.
+// What the four pools have in common. In one dimension both sizes of the kernel are the length.
 class Pool : public Module, public Configured {
  public:
-  Tensor Forward(const Tensor& x) override;
+  Tensor Forward(const Tensor& x) override { return function_(x, kernel_, options_); }
+  bool mixes_tokens() const override { return true; }
   void DescribeConfig(ConfigTexts& texts) const override;
 
  protected:
-  Pool(Extent kernel, const PoolOptions& options) : kernel_(kernel), options_(options) {}
-  virtual Tensor Compute(const Tensor& x) const = 0;
+  using Function = Tensor (*)(const Tensor& x, Extent kernel, const PoolOptions& options);
+  Pool(Function function, Extent kernel, const PoolOptions& options)
+      : function_(function), kernel_(kernel), options_(options) {}
+
+ private:
+  Function function_;
   Extent kernel_;
   PoolOptions options_;
 };
 
 class MaxPool2d : public Pool {
  public:
-  explicit MaxPool2d(Extent kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-
- protected:
-  Tensor Compute(const Tensor& x) const override {
-    return autograd::MaxPool2d(x, kernel_, options_);
-  }
+  explicit MaxPool2d(Extent kernel, const PoolOptions& options = {})
+      : Pool(autograd::MaxPool2d, kernel, options) {}
 };
 
 class AvgPool2d : public Pool {
  public:
-  explicit AvgPool2d(Extent kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-
- protected:
-  Tensor Compute(const Tensor& x) const override {
-    return autograd::AvgPool2d(x, kernel_, options_);
-  }
+  explicit AvgPool2d(Extent kernel, const PoolOptions& options = {})
+      : Pool(autograd::AvgPool2d, kernel, options) {}
 };
 
 class MaxPool1d : public Pool {
  public:
-  explicit MaxPool1d(int64_t kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-
- protected:
-  Tensor Compute(const Tensor& x) const override {
-    return autograd::MaxPool1d(x, kernel_.width, options_);
-  }
+  explicit MaxPool1d(int64_t kernel, const PoolOptions& options = {})
+      : Pool(autograd::MaxPool1d, kernel, options) {}
 };
 
 class AvgPool1d : public Pool {
  public:
-  explicit AvgPool1d(int64_t kernel, const PoolOptions& options = {}) : Pool(kernel, options) {}
-
- protected:
-  Tensor Compute(const Tensor& x) const override {
-    return autograd::AvgPool1d(x, kernel_.width, options_);
-  }
+  explicit AvgPool1d(int64_t kernel, const PoolOptions& options = {})
+      : Pool(autograd::AvgPool1d, kernel, options) {}
 };
 
 // [N, ..] -> [N, the product of the other dims].

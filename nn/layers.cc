@@ -34,14 +34,6 @@ Tensor InputOf(const Module& layer, const Tensor& x, const Parameter& weight) {
   return layer.residual_dtype() ? CastInput(x, weight.dtype()) : x;
 }
 
-void CheckWholeTokens(const char* kind, const Module& layer) {
-  APOGEE_CHECK(
-      layer.sequence_part().is_whole(), kind, " \"", layer.full_name(),
-      "\": sequence parallelism leaves this rank only some of the tokens, which this layer "
-      "mixes; keep it outside of sequence_module, or use a plugin without sequence "
-      "parallelism");
-}
-
 Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : options_(options) {
   APOGEE_CHECK(in > 0 && out > 0, "linear: sizes must be positive, got ", in, " and ", out);
   APOGEE_CHECK(
@@ -63,7 +55,7 @@ Linear::Linear(ParameterPtr weight) : options_{.bias = false}, weight_(std::move
 
 Tensor Linear::Forward(const Tensor& x) {
   return autograd::Linear(
-      InputOf(*this, x, *weight_), weight_->value(), bias_ != nullptr ? bias_->value() : Tensor(),
+      InputOf(*this, x, *weight_), weight_->value(), autograd::ValueOf(bias_),
       {.layout = options_.layout, .activation = options_.activation, .out_dtype = out_dtype()});
 }
 

@@ -33,9 +33,6 @@ Tensor CastInput(const Tensor& x, DType dtype);
 // For the Forward of a layer: CastInput to the dtype of its weight under a plugin's precision of 16
 // bits, else x itself, so that a mismatch of dtypes is seen as the user's mistake.
 Tensor InputOf(const Module& layer, const Tensor& x, const Parameter& weight);
-// For the Forward of a layer that mixes tokens: throws Error if sequence parallelism leaves this
-// rank only some of them. `kind` begins the message.
-void CheckWholeTokens(const char* kind, const Module& layer);
 
 struct LinearOptions {
   bool bias = true;
@@ -116,6 +113,7 @@ class GroupNorm : public Module, public Configured {
   // Throws Error unless num_groups divides channels.
   GroupNorm(int64_t num_groups, int64_t channels, double eps = 1e-5);
   Tensor Forward(const Tensor& x) override;
+  bool mixes_tokens() const override { return true; }
   void DescribeConfig(ConfigTexts& texts) const override;
 
  private:
@@ -141,6 +139,7 @@ class BatchNorm : public Module, public Configured {
  public:
   explicit BatchNorm(int64_t channels, const BatchNormOptions& options = {});
   Tensor Forward(const Tensor& x) override;
+  bool mixes_tokens() const override { return true; }
   bool sums_over_batch() const override { return true; }
   void DescribeConfig(ConfigTexts& texts) const override;
 

@@ -15,9 +15,6 @@
 namespace apogee::nn {
 namespace {
 
-// Sums and averages that a model keeps need more digits than a 16-bit float has.
-DType BufferDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 // The module's name for messages; "" is the root.
 std::string Called(const std::string& full_name) {
   return full_name.empty() ? "the root module" : "module \"" + full_name + "\"";
@@ -348,7 +345,7 @@ void Module::GiveValues(const ContextPtr& context, const InitOptions& options,
       if (buffer->has_value()) continue;
       const PhiloxKey key = MakeKey(options.seed, buffer->name());
       buffer->set_value(
-          FirstValue(buffer->shape(), init, key, BufferDType(options.dtype), context));
+          FirstValue(buffer->shape(), init, key, ComputeDType(options.dtype), context));
     }
   });
   *generator_ = Generator(options.seed);
@@ -373,7 +370,7 @@ void Module::To(DType dtype) {
     parameter->set_value(parameter->data().To(dtype, MemoryCategory::kParameter));
   }
   for (const ParameterPtr& buffer : Buffers()) {
-    buffer->set_value(buffer->data().To(BufferDType(dtype), MemoryCategory::kParameter));
+    buffer->set_value(buffer->data().To(ComputeDType(dtype), MemoryCategory::kParameter));
   }
 }
 

@@ -120,9 +120,9 @@ class Module {
   // name.
   std::vector<ParameterPtr> Parameters() const;
   // Tensors that are saved with the parameters but not trained, like the running averages of a
-  // batch norm: each of the tree once. They get no gradient, and are f32, or f64 if the model is
-  // initialised in f64, whatever the run's precision. Plugins keep them whole; every rank must
-  // compute the same values.
+  // batch norm: each of the tree once. They get no gradient. Their dtype is f32, or f64 in a model
+  // that is initialised in f64; the run's precision does not change it. Plugins keep them whole, so
+  // every rank must compute the same values.
   std::vector<ParameterPtr> Buffers() const;
   // The parameter with this full name ("transformer.wte.weight"), or nullptr.
   ParameterPtr FindParameter(const std::string& name) const;
@@ -167,6 +167,9 @@ class Module {
   const SequencePart& sequence_part() const { return sequence_part_; }
   void set_sequence_part(const SequencePart& part) { sequence_part_ = part; }
 
+  // Override it to return true in a module whose result for a token depends on other tokens, if it
+  // does not leave that to an nn::AttentionCore. Sequence parallelism refuses such modules.
+  virtual bool mixes_tokens() const { return false; }
   // Override it to return true in a module that calls SumOverBatch: boost makes a group for these
   // sums only if a module of the tree needs it.
   virtual bool sums_over_batch() const { return false; }

@@ -16,10 +16,6 @@
 namespace apogee::nn {
 namespace {
 
-Tensor ValueOf(const ParameterPtr& parameter) {
-  return parameter != nullptr ? parameter->value() : Tensor();
-}
-
 // [a, b, n] -> [b, a, n]: from samples first to steps first, and back.
 Tensor Swapped(const Tensor& x) { return autograd::Contiguous(autograd::Transpose(x, 0, 1)); }
 
@@ -33,8 +29,9 @@ Tensor OfLayer(const Tensor& states, int l) {
 // The module's own computation of a layer.
 Recurrent::LayerResult RunLayer(const Recurrent::Layer& layer, const Recurrent::LayerInput& in,
                                 int num_gates) {
-  const Tensor gates = autograd::Linear(in.x, layer.weight_ih->value(), ValueOf(layer.bias_ih));
-  const Tensor weight = layer.weight_hh->value(), bias = ValueOf(layer.bias_hh);
+  const Tensor gates =
+      autograd::Linear(in.x, layer.weight_ih->value(), autograd::ValueOf(layer.bias_ih));
+  const Tensor weight = layer.weight_hh->value(), bias = autograd::ValueOf(layer.bias_hh);
   Recurrent::LayerResult result;
   if (num_gates == 3) {
     result.y = autograd::Gru(gates, weight, bias, in.h);
@@ -92,7 +89,7 @@ Tensor Recurrent::ForwardWith(const LayerFunction& run, const Tensor& x_in) {
   const Tensor x = InputOf(*this, x_in, *layers_[0].weight_ih);
   const RecurrentState initial = initial_ != nullptr ? *initial_ : RecurrentState{};
   CheckState("h", initial.h, x, x.dtype());
-  CheckState("c", initial.c, x, ops::WideDType(x.dtype()));
+  CheckState("c", initial.c, x, ComputeDType(x.dtype()));
   std::vector<Tensor> last_h, last_c;
   Tensor y = Swapped(x);
   for (int l = 0; l < num_layers(); ++l) {
@@ -134,12 +131,8 @@ void Recurrent::CheckInput(const Tensor& x) const {
   x.CheckOpen();
   APOGEE_CHECK(x.rank() == 3 && x.size(2) == input_size_, kind_, " \"", full_name(),
                "\": needs x [samples, steps, ", input_size_, "], got ", x.shape());
-  APOGEE_CHECK(x.size(0) > 0 && x.size(1) > 0, kind_, " \"", full_name(),
-               "\": needs at least one sample and one step, got ", x.shape());
-  APOGEE_CHECK(sequence_part().is_whole(), kind_, " \"", full_name(),
-               "\": sequence parallelism gives this rank only a part of the steps, and each step "
-               "needs the one before it; set sequence_module to a part of the model without "
-               "recurrent layers, or use no sp_mode");
+  APOGEE_CHECK(x.size(1) > 0, kind_, " \"", full_name(), "\": needs at least one step, got ",
+               x.shape());
 }
 
 void Recurrent::CheckState(const char* name, const Tensor& state, const Tensor& x,

@@ -22,7 +22,7 @@
 //
 // Forward throws Error for an x that is not [samples, steps, features], has no step, or has another
 // number of features. Tensor parallelism cuts the units (ParallelStyle::kColumn, kColumnGather).
-// Sequence parallelism cannot cut the steps: Forward then throws Error.
+// Sequence parallelism cannot cut the steps: boost refuses it.
 #ifndef APOGEE_NN_RECURRENT_H_
 #define APOGEE_NN_RECURRENT_H_
 
@@ -53,6 +53,7 @@ struct RecurrentState {
 class Recurrent : public Module, public Configured {
  public:
   Tensor Forward(const Tensor& x) override;
+  bool mixes_tokens() const override { return true; }
   void DescribeConfig(ConfigTexts& texts) const override;
 
   // Calls the module, hooks included, with the states `initial` before the first step, which may be

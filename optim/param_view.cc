@@ -140,9 +140,7 @@ void ParamView::zero_grad(bool set_to_none) {
   }
 }
 
-DType ParamView::compute_dtype() const {
-  return dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-}
+DType ParamView::compute_dtype() const { return ComputeDType(dtype()); }
 
 Tensor ParamView::master() {
   if (!needs_master()) {

@@ -6,7 +6,6 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/tensor/ops/check.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::autograd {
@@ -51,7 +50,7 @@ Tensor GroupNorm(const Tensor& x, int64_t num_groups, const Tensor& weight, cons
   CheckChannels("group norm", x, weight, bias);
   APOGEE_CHECK(num_groups >= 1 && x.size(1) % num_groups == 0, "group norm: ", x.size(1),
                " channels cannot be cut into ", num_groups, " equal groups");
-  const DType dtype = ops::StatDType(x.dtype());
+  const DType dtype = ComputeDType(x.dtype());
   const int64_t rows = x.size(0) * num_groups;
   const int64_t cols = rows == 0 ? 1 : x.numel() / rows;
   const Tensor ones = Tensor::Full({cols}, dtype, 1, x.context());
@@ -69,7 +68,7 @@ BatchNormResult BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& b
   std::vector<int> dims(static_cast<size_t>(x.rank()) - 1);
   std::iota(dims.begin(), dims.end(), 1);
   dims[0] = 0;
-  const DType dtype = ops::StatDType(x.dtype());
+  const DType dtype = ComputeDType(x.dtype());
   const auto over_batch = [&](const Tensor& part) { return sum ? sum(part) : part; };
 
   const Tensor wide = Cast(x, dtype);
@@ -90,7 +89,7 @@ BatchNormResult BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& b
 Tensor NormalizeChannels(const Tensor& x, const Tensor& mean, const Tensor& var,
                          const Tensor& weight, const Tensor& bias, double eps) {
   CheckChannels("batch norm", x, weight, bias);
-  const DType dtype = ops::StatDType(x.dtype());
+  const DType dtype = ComputeDType(x.dtype());
   const Tensor centered = Sub(Cast(x, dtype), OfChannels(Cast(mean, dtype), x));
   return Cast(NormalizeCentered(centered, Cast(var, dtype), weight, bias, eps), x.dtype());
 }

@@ -176,11 +176,11 @@ Tensor AvgPool2d(const Tensor& x, Extent kernel, const PoolOptions& options) {
   return AvgPool("avg_pool2d", 2, x, kernel, options);
 }
 
-Tensor MaxPool1d(const Tensor& x, int64_t kernel, const PoolOptions& options) {
+Tensor MaxPool1d(const Tensor& x, Extent kernel, const PoolOptions& options) {
   return MaxPool("max_pool1d", 1, x, kernel, options);
 }
 
-Tensor AvgPool1d(const Tensor& x, int64_t kernel, const PoolOptions& options) {
+Tensor AvgPool1d(const Tensor& x, Extent kernel, const PoolOptions& options) {
   return AvgPool("avg_pool1d", 1, x, kernel, options);
 }
 

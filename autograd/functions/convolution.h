@@ -81,8 +81,8 @@ struct PoolOptions {
 Tensor MaxPool2d(const Tensor& x, Extent kernel, const PoolOptions& options = {});
 Tensor AvgPool2d(const Tensor& x, Extent kernel, const PoolOptions& options = {});
 // [N, C, L].
-Tensor MaxPool1d(const Tensor& x, int64_t kernel, const PoolOptions& options = {});
-Tensor AvgPool1d(const Tensor& x, int64_t kernel, const PoolOptions& options = {});
+Tensor MaxPool1d(const Tensor& x, Extent kernel, const PoolOptions& options = {});
+Tensor AvgPool1d(const Tensor& x, Extent kernel, const PoolOptions& options = {});
 
 }  // namespace apogee::autograd
 

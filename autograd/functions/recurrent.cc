@@ -37,7 +37,7 @@ struct Sequence {
                  " for x ", x.shape(), ", must be [", x.size(2), ", units]");
     APOGEE_CHECK(parts.join != nullptr || weight.size(1) == units, op, ": weight ", weight.shape(),
                  " must have ", units, " columns, one for each unit");
-    wide = ops::WideDType(x.dtype());
+    wide = ComputeDType(x.dtype());
   }
 
   Tensor Empty(const Shape& shape, DType dtype) const {
@@ -82,10 +82,13 @@ struct Sequence {
 // The edges are x, weight, bias, h0 and, for an LSTM, c0.
 class RecurrentNode : public Node {
  public:
+  // `states`: what a step passes on besides the products, [steps + 1, rows, units].
   RecurrentNode(const Sequence& sequence, const Tensor& weight, const Tensor& bias,
-                const Tensor& whole)
+                const Tensor& whole, const Tensor& states, const Tensor& gates)
       : weight_(weight),
         whole_(whole),
+        states_(states),
+        gates_(gates),
         parts_(sequence.parts),
         weight_grad_dtype_(GradDType(weight)),
         bias_grad_dtype_(bias.defined() ? GradDType(bias) : weight_grad_dtype_) {}
@@ -97,7 +100,8 @@ class RecurrentNode : public Node {
     if (context.part == GradPart::kWeights) {
       dp = std::exchange(dp_, Tensor());
     } else {
-      dp = BackwardSteps(grads[0].Contiguous(), context, result);
+      dp = BackwardSteps(grads[0].Contiguous(), states_.Take(context), gates_.Take(context),
+                         context, result);
     }
     if (context.part == GradPart::kInputs) {
       // The weight half needs these, and must not run the steps again.
@@ -111,16 +115,15 @@ class RecurrentNode : public Node {
   }
 
   void ReleaseSaved() override {
-    weight_.Reset();
-    whole_.Reset();
+    for (SavedTensor* saved : {&weight_, &whole_, &states_, &gates_}) saved->Reset();
     dp_ = Tensor();
   }
 
  protected:
   // Sets the gradients of x and of the first states, and returns that of the states' products,
   // [steps, rows, sections * units].
-  virtual Tensor BackwardSteps(const Tensor& dy, const BackwardContext& context,
-                               std::vector<Tensor>& result) = 0;
+  virtual Tensor BackwardSteps(const Tensor& dy, const Tensor& states, const Tensor& gates,
+                               const BackwardContext& context, std::vector<Tensor>& result) = 0;
 
   // Calls step(t, dproduct) for each step, from the last one on. It sets dp's step t. dproduct
   // [rows, units] is the part of the gradient of the state after step t that comes through step
@@ -129,7 +132,7 @@ class RecurrentNode : public Node {
   Tensor ForEachStepBack(const Tensor& dy, const Tensor& dp, const BackwardContext& context,
                          const Fn& step) {
     const Tensor weight = weight_.Take(context);
-    const DType wide = ops::WideDType(dy.dtype());
+    const DType wide = ComputeDType(dy.dtype());
     const Tensor product = Tensor::Empty({dy.size(1), weight.size(1)}, wide, dy.context());
     Tensor dproduct = Tensor::Zeros({dy.size(1), dy.size(2)}, wide, dy.context());
     for (int64_t t = dy.size(0) - 1; t >= 0; --t) {
@@ -142,7 +145,7 @@ class RecurrentNode : public Node {
   }
 
  private:
-  SavedTensor weight_, whole_;
+  SavedTensor weight_, whole_, states_, gates_;
   StateParts parts_;
   DType weight_grad_dtype_, bias_grad_dtype_;
   Tensor dp_;  // between the halves
@@ -150,26 +153,17 @@ class RecurrentNode : public Node {
 
 class GruNode : public RecurrentNode {
  public:
-  GruNode(const Sequence& sequence, const Tensor& weight, const Tensor& bias, const Tensor& whole,
-          const Tensor& states, const Tensor& gates)
-      : RecurrentNode(sequence, weight, bias, whole), states_(states), gates_(gates) {}
+  using RecurrentNode::RecurrentNode;
   const char* name() const override { return "gru"; }
 
-  void ReleaseSaved() override {
-    RecurrentNode::ReleaseSaved();
-    states_.Reset();
-    gates_.Reset();
-  }
-
  private:
-  Tensor BackwardSteps(const Tensor& dy, const BackwardContext& context,
-                       std::vector<Tensor>& result) override {
-    const Tensor states = states_.Take(context), gates = gates_.Take(context);
+  Tensor BackwardSteps(const Tensor& dy, const Tensor& states, const Tensor& gates,
+                       const BackwardContext& context, std::vector<Tensor>& result) override {
     const Shape sums{dy.size(0), dy.size(1), 3 * dy.size(2)};
     const Tensor dx = Tensor::Empty(sums, dy.dtype(), dy.context());
     Tensor dp = Tensor::EmptyLike(dx);
     const Tensor dstate =
-        Tensor::Zeros({dy.size(1), dy.size(2)}, ops::WideDType(dy.dtype()), dy.context());
+        Tensor::Zeros({dy.size(1), dy.size(2)}, ComputeDType(dy.dtype()), dy.context());
     const Tensor dproduct = ForEachStepBack(dy, dp, context, [&](int64_t t, const Tensor& later) {
       ops::GruCellBackward({.gates = At(gates, t),
                             .h = At(states, t),
@@ -183,27 +177,17 @@ class GruNode : public RecurrentNode {
     result[0] = dx;
     return dp;
   }
-
-  SavedTensor states_, gates_;
 };
 
+// Its states are the cells.
 class LstmNode : public RecurrentNode {
  public:
-  LstmNode(const Sequence& sequence, const Tensor& weight, const Tensor& bias, const Tensor& whole,
-           const Tensor& cells, const Tensor& gates)
-      : RecurrentNode(sequence, weight, bias, whole), cells_(cells), gates_(gates) {}
+  using RecurrentNode::RecurrentNode;
   const char* name() const override { return "lstm"; }
 
-  void ReleaseSaved() override {
-    RecurrentNode::ReleaseSaved();
-    cells_.Reset();
-    gates_.Reset();
-  }
-
  private:
-  Tensor BackwardSteps(const Tensor& dy, const BackwardContext& context,
-                       std::vector<Tensor>& result) override {
-    const Tensor cells = cells_.Take(context), gates = gates_.Take(context);
+  Tensor BackwardSteps(const Tensor& dy, const Tensor& cells, const Tensor& gates,
+                       const BackwardContext& context, std::vector<Tensor>& result) override {
     Tensor dx = Tensor::EmptyLike(gates);
     const Tensor dstate = Tensor::Zeros({dy.size(1), dy.size(2)}, cells.dtype(), dy.context());
     const Tensor dh = ForEachStepBack(dy, dx, context, [&](int64_t t, const Tensor& later) {
@@ -220,8 +204,6 @@ class LstmNode : public RecurrentNode {
     result[4] = dstate;
     return dx;
   }
-
-  SavedTensor cells_, gates_;
 };
 
 }  // namespace
@@ -269,7 +251,7 @@ LstmResult Lstm(const Tensor& x, const Tensor& weight, const Tensor& bias, const
     Attach(y, std::make_shared<LstmNode>(sequence, weight, bias, whole, cells, gates),
            {x, weight, bias, h0, c0});
   }
-  return {.y = y, .c = At(cells, sequence.steps).Clone()};
+  return {.y = y, .c = At(cells, sequence.steps)};
 }
 
 }  // namespace apogee::autograd

@@ -39,7 +39,8 @@ Tensor Gru(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tens
 
 struct LstmResult {
   Tensor y;  // [T, B, H]
-  Tensor c;  // [B, H], of the last step, outside of any graph
+  // [B, H], of the last step, outside of any graph. Only read it: backward uses the same memory.
+  Tensor c;
 };
 // x [T, B, 4 H] in the order i, f, g, o; weight [4 H, all units]; bias [4 H] or undefined; h0
 // [B, H] of x's dtype, and c0 [B, H], f32 (f64 for f64), or undefined: zeros. Backward can be split

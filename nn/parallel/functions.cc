@@ -78,8 +78,6 @@ Tensor SharedCopy::operator()(const Tensor& x) {
   return y;
 }
 
-DType AddendDType(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
-
 Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group, std::optional<DType> dtype) {
   const DType result = dtype.value_or(x.dtype());
   if (group == nullptr) return x;

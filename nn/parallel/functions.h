@@ -58,9 +58,6 @@ class SharedCopy {
 // The backward is the identity. Adds in place if x is moved in and nothing else owns its memory.
 Tensor ReduceFromGroup(Tensor x, const comm::GroupPtr& group, std::optional<DType> dtype = {});
 
-// The dtype in which partial sums of tensors of `dtype` are kept: f64 for f64, otherwise f32.
-DType AddendDType(DType dtype);
-
 // [.., n] on each rank -> [.., size * n] in rank order, replicated (one all-gather). Backward takes
 // this rank's slice of the gradient.
 Tensor GatherLastDim(const Tensor& x, const comm::GroupPtr& group);

@@ -9,44 +9,53 @@
 #include "apogee/autograd/node.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/sequence_functions.h"
+#include "apogee/tensor/ops/convolution.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::nn::parallel {
 namespace {
 
-// Unlike autograd::Add, gives the bias's gradient the dtype that the bias's owner asks for.
 class AddBiasNode : public autograd::Node {
  public:
-  explicit AddBiasNode(const Tensor& bias) : bias_grad_dtype_(autograd::GradDType(bias)) {}
+  AddBiasNode(const Tensor& bias, bool of_channels)
+      : bias_grad_dtype_(autograd::GradDType(bias)), of_channels_(of_channels) {}
   const char* name() const override { return "add_bias"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads,
                                const autograd::BackwardContext&) override {
-    const Tensor dbias = wants(1) ? ops::SumLeading(grads[0], 1, bias_grad_dtype_) : Tensor();
-    return {grads[0], dbias};
+    if (!wants(1)) return {grads[0], Tensor()};
+    return {grads[0], of_channels_ ? ops::SumOfChannels(grads[0], bias_grad_dtype_)
+                                   : ops::SumLeading(grads[0], 1, bias_grad_dtype_)};
   }
 
  private:
   DType bias_grad_dtype_;
+  bool of_channels_;
 };
-
-Tensor AddBias(const Tensor& x, const Tensor& bias) {
-  Tensor y = ops::Add(x, bias.dtype() == x.dtype() ? bias : bias.Detach().To(x.dtype()));
-  if (autograd::NeedsGrad({x, bias})) {
-    autograd::Attach(y, std::make_shared<AddBiasNode>(bias), {x, bias});
-  }
-  return y;
-}
 
 // Only sum_of rounds the product, which is one rank's addend; the bias is added after it.
 template <typename SumOf>
 Tensor RowLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                  autograd::WeightLayout layout, const SumOf& sum_of) {
   Tensor sum = sum_of(
-      autograd::Linear(x, weight, {}, {.layout = layout, .out_dtype = AddendDType(x.dtype())}));
+      autograd::Linear(x, weight, {}, {.layout = layout, .out_dtype = ComputeDType(x.dtype())}));
   return bias.defined() ? AddBias(sum, bias) : sum;
 }
 
 }  // namespace
+
+Tensor AddBias(const Tensor& x, const Tensor& bias, bool of_channels) {
+  Tensor row = bias.Detach().To(x.dtype());
+  if (of_channels) {
+    std::vector<int64_t> column(static_cast<size_t>(x.rank() - 1), 1);
+    column[0] = bias.size(0);
+    row = row.View(Shape(column));
+  }
+  Tensor y = ops::Add(x, row);
+  if (autograd::NeedsGrad({x, bias})) {
+    autograd::Attach(y, std::make_shared<AddBiasNode>(bias, of_channels), {x, bias});
+  }
+  return y;
+}
 
 Tensor ColumnParallelLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const comm::GroupPtr& group, const autograd::LinearOptions& options) {
@@ -57,7 +66,7 @@ Tensor ColumnParallelLinear(const Tensor& x, const Tensor& weight, const Tensor&
 Tensor ColumnLinear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                     const autograd::LinearOptions& options) {
   autograd::LinearOptions wide = options;
-  wide.input_grad_dtype = AddendDType(x.dtype());
+  wide.input_grad_dtype = ComputeDType(x.dtype());
   const Tensor y = autograd::Linear(x, weight, bias, wide);
   if (const autograd::GraphMeta* meta = autograd::MetaOf(y)) meta->edge.node->set_cut(true);
   return y;

@@ -48,6 +48,10 @@ Tensor RowParallelLinearOfTokens(const Tensor& x, const Tensor& weight, const Te
                                  autograd::WeightLayout layout = autograd::WeightLayout::kOutIn,
                                  std::optional<DType> out_dtype = {});
 
+// x + bias along the last dim, or along dim 1 of [N, C, ..]. Unlike autograd::Add, gives the bias's
+// gradient the dtype that the bias's owner asks for.
+Tensor AddBias(const Tensor& x, const Tensor& bias, bool of_channels = false);
+
 }  // namespace apogee::nn::parallel
 
 #endif  // APOGEE_NN_PARALLEL_LINEAR_H_

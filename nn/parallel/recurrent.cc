@@ -9,10 +9,6 @@
 namespace apogee::nn::parallel {
 namespace {
 
-Tensor ValueOf(const autograd::ParameterPtr& parameter) {
-  return parameter != nullptr ? parameter->value() : Tensor();
-}
-
 // The states that the ranks hold, as one: forward gathers, backward sums and slices.
 autograd::StateParts PartsOver(const comm::GroupPtr& group) {
   return {
@@ -30,8 +26,9 @@ Tensor OwnUnits(const Tensor& state, const comm::GroupPtr& group) {
 
 Recurrent::LayerResult RunLayer(const Recurrent::Layer& layer, const Recurrent::LayerInput& in,
                                 int num_gates, bool gather, const comm::GroupPtr& group) {
-  const Tensor gates = ColumnLinear(in.x, layer.weight_ih->value(), ValueOf(layer.bias_ih));
-  const Tensor weight = layer.weight_hh->value(), bias = ValueOf(layer.bias_hh);
+  const Tensor gates =
+      ColumnLinear(in.x, layer.weight_ih->value(), autograd::ValueOf(layer.bias_ih));
+  const Tensor weight = layer.weight_hh->value(), bias = autograd::ValueOf(layer.bias_hh);
   const Tensor h = OwnUnits(in.h, group);
   Recurrent::LayerResult result;
   Tensor own;

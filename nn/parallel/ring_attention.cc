@@ -116,7 +116,7 @@ class RingAttentionNode : public autograd::Node {
     const ops::AttentionResult forward{out_.Take(context), lse_.Take(context)};
     const Tensor dout = grads[0].Detach().Contiguous();
     const Shape shape = qkv.k.shape();
-    const DType dtype = qkv.q.dtype(), wide = AddendDType(dtype);
+    const DType dtype = qkv.q.dtype(), wide = ComputeDType(dtype);
     const int n = group_->size(), rank = group_->rank();
     const Tensor dq = Tensor::Zeros(qkv.q.shape(), wide, dout.context());
     RingBuffer kv(*group_, Packed(qkv.k, qkv.v));

@@ -10,7 +10,6 @@
 #include "apogee/nn/parallel/plan_match.h"
 #include "apogee/nn/parallel/ring_attention.h"
 #include "apogee/nn/parallel/sequence_loss.h"
-#include "apogee/nn/recurrent.h"
 
 namespace apogee::nn::parallel {
 namespace {
@@ -56,10 +55,10 @@ std::vector<std::string> SequenceProblems(Module& model, const ParallelPlan& pla
     }
   }
   for (const Module* module : inside) {
-    if (dynamic_cast<const Recurrent*>(module) == nullptr) continue;
-    problems.push_back(Concat(
-        module->full_name(), " is a recurrent layer: each step needs the one ",
-        "before it, so steps cannot be divided; name a sequence_module ", "without such layers"));
+    if (!module->mixes_tokens()) continue;
+    problems.push_back(Concat(module->full_name(),
+                              " mixes tokens outside of an nn::AttentionCore, so the tokens cannot "
+                              "be divided; name a sequence_module without such layers"));
   }
   for (const PlanRule& rule : plan.rules) {
     if (mode == SequenceMode::kAllToAll && rule.style == kAttention && rule.units > 0 &&

@@ -20,15 +20,11 @@ namespace {
 
 using enum ParallelStyle;
 
-Tensor ValueOf(const autograd::ParameterPtr& parameter) {
-  return parameter == nullptr ? Tensor() : parameter->value();
-}
-
 // `copy`: the shared copy of x, as the module's input. Made inside the module, hooks around the
 // module's part of backward would come between x and the copy, and layers could not share it.
 Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
-  return ColumnLinear(InputOf(linear, copy, *linear.weight()), ValueOf(linear.weight()),
-                      ValueOf(linear.bias()),
+  return ColumnLinear(InputOf(linear, copy, *linear.weight()), autograd::ValueOf(linear.weight()),
+                      autograd::ValueOf(linear.bias()),
                       {.layout = linear.layout(), .activation = linear.activation()});
 }
 
@@ -172,7 +168,7 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
         [recurrent, group, style](const Tensor& copy) {
           return UnitParallelRecurrent(*recurrent, copy, group, style == kColumnGather);
         },
-        [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
+        SharedInput());
   }
   if (auto* conv = dynamic_cast<Convolution*>(&module)) return ReplaceConvolution(*conv, style);
   auto& linear = dynamic_cast<Linear&>(module);
@@ -182,23 +178,27 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
           const Tensor y = ColumnProduct(linear, copy);
           return style == kColumn ? y : GatherLastDim(y, group);
         },
-        [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
+        SharedInput());
   }
   if (options_.cut_sequence) {
     return module.ReplaceForward([&linear, group](const Tensor& x) {
-      const Tensor y = RowParallelLinearOfTokens(InputOf(linear, x, *linear.weight()),
-                                                 ValueOf(linear.weight()), ValueOf(linear.bias()),
-                                                 group, linear.layout(), linear.out_dtype());
+      const Tensor y = RowParallelLinearOfTokens(
+          InputOf(linear, x, *linear.weight()), autograd::ValueOf(linear.weight()),
+          autograd::ValueOf(linear.bias()), group, linear.layout(), linear.out_dtype());
       return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
     });
   }
   module.ReplaceForward([&linear, group, style](const Tensor& x) {
     const Tensor y = RowParallelLinear(
         InputOf(linear, style == kRow ? x : SplitLastDim(x, group), *linear.weight()),
-        ValueOf(linear.weight()), ValueOf(linear.bias()), group, linear.layout(),
-        linear.out_dtype());
+        autograd::ValueOf(linear.weight()), autograd::ValueOf(linear.bias()), group,
+        linear.layout(), linear.out_dtype());
     return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
   });
+}
+
+Module::ForwardFunction TensorParallel::SharedInput() const {
+  return [copy = shared_copy_](const Tensor& x) { return (*copy)(x); };
 }
 
 void TensorParallel::ReplaceConvolution(Convolution& conv, ParallelStyle style) {
@@ -209,7 +209,7 @@ void TensorParallel::ReplaceConvolution(Convolution& conv, ParallelStyle style) 
           const Tensor y = ColumnConvolution(conv, copy);
           return style == kColumn ? y : GatherChannels(y, group);
         },
-        [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
+        SharedInput());
   }
   conv.ReplaceForward([&conv, group, style](const Tensor& x) {
     return RowConvolution(conv, style == kRow ? x : SplitChannels(x, group), group);
@@ -243,7 +243,7 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
         const Tensor all = GatherLastDim(y, group);
         return all.size(-1) == words ? all : autograd::Slice(all, -1, 0, words);
       },
-      [copy = shared_copy_](const Tensor& x) { return (*copy)(x); });
+      SharedInput());
 }
 
 TensorParallel::Loss TensorParallel::KeepLogitsCut(const CrossEntropyLoss& loss) {

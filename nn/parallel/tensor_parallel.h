@@ -72,6 +72,8 @@ class TensorParallel {
  private:
   void Replace(Module& module, const PlanRule& rule);
   void ReplaceConvolution(Convolution& conv, ParallelStyle style);
+  // The input of column layers: one copy for all that are called with the same tensor.
+  Module::ForwardFunction SharedInput() const;
   void ReplaceVocabulary(Module& module);
 
   Module& model_;

@@ -13,15 +13,15 @@
 namespace apogee::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kStatisticThreads = 256;
 
 // Calls fn(place of the first element, number of the result, lane) in teams of kTeam threads. All
 // threads of a warp take part together.
 template <int kTeam, typename Fn>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStatisticThreads)
     ResultKernel(int64_t results, int64_t reduce, int64_t inner, Fn fn) {
-  const int64_t step = int64_t{gridDim.x} * (kThreads / kTeam);
-  const int64_t first = int64_t{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam;
+  const int64_t step = int64_t{gridDim.x} * (kStatisticThreads / kTeam);
+  const int64_t first = int64_t{blockIdx.x} * (kStatisticThreads / kTeam) + threadIdx.x / kTeam;
   for (int64_t at = first; at < results; at += step) {
     const int64_t o = at / inner;
     fn(o * reduce * inner + (at - o * inner), at, static_cast<int>(threadIdx.x % kTeam));
@@ -34,7 +34,8 @@ void ForResults(const DeviceContext& context, int64_t outer, int64_t reduce, int
   const int64_t results = outer * inner;
   if (results <= 0) return;
   Launch(context,
-         {.blocks = {GridBlocks(context, results, kThreads / kTeam)}, .threads = {kThreads}},
+         {.blocks = {GridBlocks(context, results, kStatisticThreads / kTeam)},
+          .threads = {kStatisticThreads}},
          &ResultKernel<kTeam, Fn>, results, reduce, inner, fn);
 }
 

@@ -9,15 +9,26 @@
 namespace apogee {
 namespace {
 
-// Where sums are kept before they are rounded.
-DType SumDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 const void* At(const void* data, DType dtype, int64_t element) {
   return static_cast<const char*>(data) + element * DTypeSize(dtype);
 }
 void* At(void* data, DType dtype, int64_t element) {
   return static_cast<char*>(data) + element * DTypeSize(dtype);
 }
+
+// One matrix for each sample and group.
+struct Matrices {
+  void* data;
+  DType dtype;
+  int64_t sample, group, ld;  // strides of samples, groups and rows
+  bool trans = false;
+
+  Matrices Transposed() const {
+    Matrices transposed = *this;
+    transposed.trans = true;
+    return transposed;
+  }
+};
 
 // Images and columns of all groups of a sample, and how many samples are unfolded at once.
 struct Sizes : ConvSizes {
@@ -41,16 +52,19 @@ struct Sizes : ConvSizes {
            window.padding[0] == 0 && window.padding[1] == 0;
   }
 
+  // The operands of products: [out, depth], [depth, stops] and [out, stops]. Samples share weights.
+  Matrices Weights(const void* data, DType dtype) const {
+    return {const_cast<void*>(data), dtype, 0, out * depth, depth};
+  }
+  Matrices Columns(const void* data, DType dtype) const {
+    return {const_cast<void*>(data), dtype, columns(), depth * stops, stops};
+  }
+  Matrices Outputs(const void* data, DType dtype) const {
+    return {const_cast<void*>(data), dtype, y_sample(), out * stops, stops};
+  }
+
   int64_t in, out, depth, stops;  // of one group: channels, rows of the columns, their number
   int64_t chunk;                  // samples
-};
-
-// One matrix for each sample and group.
-struct Matrices {
-  void* data;
-  DType dtype;
-  int64_t sample, group, ld;  // strides of samples, groups and rows
-  bool trans = false;
 };
 
 // c = a b + beta c for each sample and group, [m, k] and [k, n], with as few batched products as
@@ -129,27 +143,16 @@ void ConvForwardByProducts(const DeviceContext& context, const ConvForwardArgs& 
     const int64_t samples = std::min(sizes.chunk, sizes.batch - n);
     const void* const x = At(args.x, args.dtype, n * sizes.x_sample());
     Multiply(context, samples, sizes.groups, sizes.out, sizes.stops, sizes.depth,
-             {.data = const_cast<void*>(args.weight),
-              .dtype = args.dtype,
-              .sample = 0,
-              .group = sizes.out * sizes.depth,
-              .ld = sizes.depth},
-             {.data = Unfolded(context, args.dtype, x, columns.data<void>(), samples, sizes),
-              .dtype = args.dtype,
-              .sample = sizes.columns(),
-              .group = sizes.depth * sizes.stops,
-              .ld = sizes.stops},
-             {.data = At(args.y, args.y_dtype, n * sizes.y_sample()),
-              .dtype = args.y_dtype,
-              .sample = sizes.y_sample(),
-              .group = sizes.out * sizes.stops,
-              .ld = sizes.stops},
+             sizes.Weights(args.weight, args.dtype),
+             sizes.Columns(Unfolded(context, args.dtype, x, columns.data<void>(), samples, sizes),
+                           args.dtype),
+             sizes.Outputs(At(args.y, args.y_dtype, n * sizes.y_sample()), args.y_dtype),
              args.bias != nullptr ? 1 : 0);
   }
 }
 
 void ConvBackwardInputByProducts(const DeviceContext& context, const ConvBackwardInputArgs& args) {
-  const DType sum_dtype = SumDType(args.dtype);
+  const DType sum_dtype = ComputeDType(args.dtype);
   const Sizes sizes(args.sizes, sum_dtype);
   if (args.bias != nullptr) {
     FillChannels(context, args.dtype, args.bias, args.dx_dtype, args.dx, sizes.batch,
@@ -160,23 +163,8 @@ void ConvBackwardInputByProducts(const DeviceContext& context, const ConvBackwar
     const int64_t samples = std::min(sizes.chunk, sizes.batch - n);
     const void* const dy = At(args.dy, args.dtype, n * sizes.y_sample());
     Multiply(context, samples, sizes.groups, sizes.depth, sizes.stops, sizes.out,
-             {.data = const_cast<void*>(args.weight),
-              .dtype = args.dtype,
-              .sample = 0,
-              .group = sizes.out * sizes.depth,
-              .ld = sizes.depth,
-              .trans = true},
-             {.data = const_cast<void*>(dy),
-              .dtype = args.dtype,
-              .sample = sizes.y_sample(),
-              .group = sizes.out * sizes.stops,
-              .ld = sizes.stops},
-             {.data = columns.data<void>(),
-              .dtype = sum_dtype,
-              .sample = sizes.columns(),
-              .group = sizes.depth * sizes.stops,
-              .ld = sizes.stops},
-             0);
+             sizes.Weights(args.weight, args.dtype).Transposed(), sizes.Outputs(dy, args.dtype),
+             sizes.Columns(columns.data<void>(), sum_dtype), 0);
     context.kernels().fold(context, {.y_dtype = args.dx_dtype,
                                      .columns = columns.data<void>(),
                                      .y = At(args.dx, args.dx_dtype, n * sizes.x_sample()),
@@ -188,7 +176,7 @@ void ConvBackwardInputByProducts(const DeviceContext& context, const ConvBackwar
 
 void ConvBackwardWeightByProducts(const DeviceContext& context,
                                   const ConvBackwardWeightArgs& args) {
-  const DType sum_dtype = SumDType(args.dtype);
+  const DType sum_dtype = ComputeDType(args.dtype);
   const Sizes sizes(args.sizes, args.dtype);
   const int64_t n_weights = sizes.out_channels * sizes.depth;
   const bool in_place = args.dweight_dtype == sum_dtype;
@@ -203,23 +191,12 @@ void ConvBackwardWeightByProducts(const DeviceContext& context,
     const void* const x = At(args.x, args.dtype, n * sizes.x_sample());
     const void* const dy = At(args.dy, args.dtype, n * sizes.y_sample());
     Multiply(context, samples, sizes.groups, sizes.out, sizes.depth, sizes.stops,
-             {.data = const_cast<void*>(dy),
-              .dtype = args.dtype,
-              .sample = sizes.y_sample(),
-              .group = sizes.out * sizes.stops,
-              .ld = sizes.stops},
-             {.data = Unfolded(context, args.dtype, x, columns.data<void>(), samples, sizes),
-              .dtype = args.dtype,
-              .sample = sizes.columns(),
-              .group = sizes.depth * sizes.stops,
-              .ld = sizes.stops,
-              .trans = true},
-             {.data = sum,
-              .dtype = sum_dtype,
-              .sample = 0,
-              .group = sizes.out * sizes.depth,
-              .ld = sizes.depth},
-             n > 0 ? 1 : 0);
+             sizes.Outputs(dy, args.dtype),
+             sizes
+                 .Columns(Unfolded(context, args.dtype, x, columns.data<void>(), samples, sizes),
+                          args.dtype)
+                 .Transposed(),
+             sizes.Weights(sum, sum_dtype), n > 0 ? 1 : 0);
   }
   if (in_place) return;
   context.kernels().copy(context, {.x_dtype = sum_dtype,

@@ -60,64 +60,6 @@ APOGEE_HOST_DEVICE int64_t StopAt(const Window& w, int dim, int64_t place, int64
   return stop < w.out[dim] ? stop : -1;
 }
 
-// The first place of the largest element at the stop (oh, ow), or of the first NaN.
-template <typename T>
-APOGEE_HOST_DEVICE int64_t MaxPlace(const T* plane, const Window& w, int64_t oh, int64_t ow) {
-  using C = ComputeType<T>;
-  const Range rows = Inside(w, 0, oh), cols = Inside(w, 1, ow);
-  int64_t best = Place(w, 0, oh, rows.begin) * w.in[1] + Place(w, 1, ow, cols.begin);
-  C largest = static_cast<C>(plane[best]);
-  for (int64_t i = rows.begin; i < rows.end; ++i) {
-    const int64_t row = Place(w, 0, oh, i) * w.in[1];
-    for (int64_t j = cols.begin; j < cols.end; ++j) {
-      const int64_t at = row + Place(w, 1, ow, j);
-      const C value = static_cast<C>(plane[at]);
-      // The first NaN stays: it is neither larger nor a number again.
-      if (value > largest || (value != value && largest == largest)) {
-        best = at;
-        largest = value;
-      }
-    }
-  }
-  return best;
-}
-
-// The number of elements that the average at the stop (oh, ow) counts.
-template <typename C>
-APOGEE_HOST_DEVICE C AverageDivisor(const Window& w, bool count_padding, int64_t oh, int64_t ow) {
-  if (count_padding) return static_cast<C>(w.kernel[0] * w.kernel[1]);
-  const Range rows = Inside(w, 0, oh), cols = Inside(w, 1, ow);
-  return static_cast<C>((rows.end - rows.begin) * (cols.end - cols.begin));
-}
-
-template <typename T>
-APOGEE_HOST_DEVICE ComputeType<T> Average(const T* plane, const Window& w, bool count_padding,
-                                          int64_t oh, int64_t ow) {
-  using C = ComputeType<T>;
-  const Range rows = Inside(w, 0, oh), cols = Inside(w, 1, ow);
-  C sum = C(0);
-  for (int64_t i = rows.begin; i < rows.end; ++i) {
-    const T* row = plane + Place(w, 0, oh, i) * w.in[1];
-    for (int64_t j = cols.begin; j < cols.end; ++j) sum += static_cast<C>(row[Place(w, 1, ow, j)]);
-  }
-  return sum / AverageDivisor<C>(w, count_padding, oh, ow);
-}
-
-// The gradient of the place (h, w) from the gradients dy of one plane's averages.
-template <typename T>
-APOGEE_HOST_DEVICE ComputeType<T> AverageGradient(const T* dy, const Window& w, bool count_padding,
-                                                  int64_t row, int64_t col) {
-  using C = ComputeType<T>;
-  const Range rows = Covering(w, 0, row), cols = Covering(w, 1, col);
-  C sum = C(0);
-  for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
-    for (int64_t ow = cols.begin; ow < cols.end; ++ow) {
-      sum += static_cast<C>(dy[oh * w.out[1] + ow]) / AverageDivisor<C>(w, count_padding, oh, ow);
-    }
-  }
-  return sum;
-}
-
 }  // namespace apogee::window
 
 #endif  // APOGEE_TENSOR_KERNELS_WINDOW_FUNCTIONS_H_

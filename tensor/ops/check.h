@@ -46,9 +46,6 @@ inline DeviceScalar ScalarOperand(const char* op, const Tensor& x) {
   return {.value = x.raw(), .dtype = x.dtype()};
 }
 
-// The dtype of saved statistics (mean, rstd, lse, loss): f64 for f64, else f32.
-inline DType StatDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 // `values` is contiguous i64 on the host. Each must be in [0, limit) or equal *ignored.
 inline void CheckIndexValues(const char* op, const Tensor& values, int64_t limit,
                              const int64_t* ignored) {

@@ -224,7 +224,7 @@ Tensor SumOfChannels(const Tensor& dy_in, DType dtype) {
   const int64_t size = dy.numel() / std::max<int64_t>(1, dy.size(0) * dy.size(1));
   const Tensor images = dy.View({dy.size(0), dy.size(1), size});
   const Tensor sums =
-      Sum(images, Reduction("sum", images.shape(), {2}), false, StatDType(dy.dtype()));
+      Sum(images, Reduction("sum", images.shape(), {2}), false, ComputeDType(dy.dtype()));
   return Sum(sums, Reduction("sum", sums.shape(), {0}), false, dtype);
 }
 

@@ -27,7 +27,7 @@ CrossEntropyPart CrossEntropyPartForward(const Tensor& logits_in, const Tensor& 
   APOGEE_CHECK(targets.numel() == rows, "cross_entropy_part: targets ", targets.shape(),
                " for logits ", logits.shape());
   CheckIndices("cross_entropy_part", targets, logits, vocab.vocab_size, &ignore_index);
-  const DType stat = StatDType(logits.dtype());
+  const DType stat = ComputeDType(logits.dtype());
   CrossEntropyPart part{Tensor::Empty({rows}, stat, logits.context()),
                         Tensor::Empty({2, rows}, stat, logits.context())};
   const int64_t cols = NumColumns(logits, vocab);

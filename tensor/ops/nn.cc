@@ -22,7 +22,7 @@ NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor
   if (bias.defined()) CheckSameDevice("norm", x, bias);
   APOGEE_CHECK(weight.rank() == 1 && weight.size(0) == x.size(-1), "norm: weight ", weight.shape(),
                " for x ", x.shape());
-  const DType stat = StatDType(x.dtype());
+  const DType stat = ComputeDType(x.dtype());
   NormResult result{Tensor::EmptyLike(x), Tensor(), Tensor::Empty({Rows(x)}, stat, x.context())};
   if (!rms) result.mean = Tensor::Empty({Rows(x)}, stat, x.context());
   x.context()->kernels().norm_forward(*x.context(), {.dtype = x.dtype(),
@@ -143,10 +143,10 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
                " query heads are not a multiple of ", k.size(2), " key/value heads");
   APOGEE_CHECK(!options.causal || k.size(1) >= q.size(1), "attention: causal with ", q.size(1),
                " queries needs at least as many keys, got ", k.size(1));
-  const DType out_dtype = options.wide ? StatDType(q.dtype()) : q.dtype();
+  const DType out_dtype = options.wide ? ComputeDType(q.dtype()) : q.dtype();
   AttentionResult result{
       Tensor::Empty(q.shape(), out_dtype, q.context()),
-      Tensor::Empty({q.size(0), q.size(2), q.size(1)}, StatDType(q.dtype()), q.context())};
+      Tensor::Empty({q.size(0), q.size(2), q.size(1)}, ComputeDType(q.dtype()), q.context())};
   q.context()->kernels().attention_forward(*q.context(),
                                            {.dtype = q.dtype(),
                                             .q = qo,
@@ -172,7 +172,7 @@ Tensor AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const T
                          const AttentionOptions& options, const Qkv& grads, bool wants_dmask) {
   const Tensor &q = qkv.q, &k = qkv.k;
   const DType dtype = q.dtype();
-  const DType grad_dtype = options.wide ? StatDType(dtype) : dtype;
+  const DType grad_dtype = options.wide ? ComputeDType(dtype) : dtype;
   const Tensor dout = Operand("attention", "dout", dout_in);
   CheckSameDevice("attention", dout, q);
   CheckSameShape("attention backward", forward.out, dout);
@@ -277,7 +277,7 @@ CrossEntropyResult CrossEntropyForward(const Tensor& logits_in, const Tensor& ta
                logits.shape());
   const Tensor host_targets =
       CheckIndices("cross_entropy", targets, logits, logits.size(-1), &ignore_index);
-  const DType stat = StatDType(logits.dtype());
+  const DType stat = ComputeDType(logits.dtype());
   const Tensor row_loss = Tensor::Empty({rows}, stat, logits.context());
   CrossEntropyResult result{Tensor(), Tensor::Empty({rows}, stat, logits.context()), 0};
   logits.context()->kernels().cross_entropy_forward(*logits.context(),

@@ -23,7 +23,7 @@ class Step {
     Check(name, x, sections, first_.dtype());
   }
   void CheckWide(const char* name, const Tensor& x, int64_t sections) const {
-    Check(name, x, sections, WideDType(first_.dtype()));
+    Check(name, x, sections, ComputeDType(first_.dtype()));
   }
   int64_t rows() const { return first_.size(0); }
   int64_t units() const { return units_; }

@@ -8,7 +8,7 @@
 //
 // All tensors of a step are contiguous [rows, columns] on one device, and results are written into
 // tensors of the caller, such as a step of a sequence's memory. Tensors that are called wide have
-// WideDType(dtype), the others x's or gates' dtype. Others throw Error. No gradient is recorded
+// ComputeDType(dtype), the others x's or gates' dtype. Others throw Error. No gradient is recorded
 // here (see autograd/functions/recurrent.h). On a GPU the work is queued.
 #ifndef APOGEE_TENSOR_OPS_RECURRENT_H_
 #define APOGEE_TENSOR_OPS_RECURRENT_H_
@@ -16,9 +16,6 @@
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::ops {
-
-// f64 for f64, else f32.
-inline DType WideDType(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
 
 struct GruForwardStep {
   Tensor x;        // [rows, 3 units]

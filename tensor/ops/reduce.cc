@@ -132,7 +132,7 @@ StatisticResult StatisticForward(Statistic kind, const Tensor& x_in, const Reduc
   const Tensor x = over.Arrange(x_in);
   const Shape shape{over.outer(), over.inner()};
   StatisticResult result{Tensor::Empty(shape, x.dtype(), x.context()),
-                         Tensor::Empty(shape, StatDType(x.dtype()), x.context())};
+                         Tensor::Empty(shape, ComputeDType(x.dtype()), x.context())};
   x.context()->kernels().statistic_forward(*x.context(),
                                            {.kind = kind,
                                             .dtype = x.dtype(),

@@ -262,7 +262,7 @@ void AddRecurrent(Table& table) {
     table.Add(
         "lstm", with_cell,
         [=](const Tensors& in) {
-          const Tensor cell = autograd::Cast(in[6], ops::WideDType(in[6].dtype()));
+          const Tensor cell = autograd::Cast(in[6], ComputeDType(in[6].dtype()));
           return autograd::Lstm(projected(in), in[2], in[4], in[5], cell).y;
         },
         "torch.lstm(x, (w[None], p[None])" + rest);

@@ -51,7 +51,9 @@ endif()
 list(JOIN devices "|" device_names)
 set(device_folder "^(tensor|optim|comm)/(${device_names})/")
 
-set(hidden "Eigen/|unsupported/Eigen/|dnnl|oneapi/|cuda|cublas|curand|nccl|mpi[.]h")
+# A private header that includes such a header is hidden itself.
+set(private_header "tensor/cpu/onednn/primitives[.]h")
+set(hidden "Eigen/|unsupported/Eigen/|dnnl|oneapi/|cuda|cublas|curand|nccl|mpi[.]h|apogee/${private_header}")
 # What no device code may reach, over any number of our own headers.
 set(slow "absl/|Eigen/|unsupported/Eigen/|CLI/|nlohmann/|g(test|mock)/|(iostream|regex)$")
 set(errors)
@@ -90,7 +92,7 @@ foreach(name IN LISTS names)
         list(APPEND errors "${file}: write \"apogee/${folder_${name}}/${path}\" instead of \"${path}\"")
       endif()
       # A .cuh is a private header that only such sources include.
-      set(backends "${device_folder}.*[.](cc|cu|cuh)$|^comm/(mpi|nccl)/.*[.]cc$|^tests/cuda_emulation/")
+      set(backends "${device_folder}.*[.](cc|cu|cuh)$|^comm/(mpi|nccl)/.*[.]cc$|^tests/cuda_emulation/|^${private_header}$")
       if(path MATCHES "^(${hidden})" AND NOT file MATCHES "${backends}")
         list(APPEND errors "${file}: includes ${path}; such headers belong in the sources (never the "
                            "headers) of comm/mpi, comm/nccl or a device backend")

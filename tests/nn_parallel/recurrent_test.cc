@@ -186,15 +186,27 @@ TEST(UnitParallelTest, PlansThatDoNotFit) {
               HasSubstr("sections is 3, but the sections of encoder are its 3 gates"));
   EXPECT_THAT(ProblemsOf({.pattern = "decoder", .style = kColumn}, 2),
               HasSubstr("layers here are encoder"));
+}
+
+TEST(UnitParallelTest, LayersThatMixTokensCannotBeInsideSequenceParallelism) {
   Container model;
-  model.Register("encoder", std::make_shared<Lstm>(kFeatures, kUnits));
-  const ParallelPlan plan{.name = "rnn", .rules = {{.pattern = "encoder", .style = kColumn}}};
+  model.Register("rnn", std::make_shared<Lstm>(kFeatures, kUnits));
+  model.Register("conv", std::make_shared<Conv1d>(4, 4, 3));
+  model.Register("pool", std::make_shared<MaxPool1d>(2));
+  model.Register("group", std::make_shared<GroupNorm>(2, 4));
+  model.Register("batch", std::make_shared<BatchNorm>(4));
+  model.Register("fc", std::make_shared<nn::Linear>(4, 4));
+  const ParallelPlan plan{.name = "mixed",
+                          .rules = {{.pattern = "fc", .style = ParallelStyle::kColumn}}};
   std::string problems;
   for (const std::string& problem :
        SequenceProblems(model, plan, SequenceMode::kSplitGather, 2, 2)) {
     problems += problem + "\n";
   }
-  EXPECT_THAT(problems, HasSubstr("encoder is a recurrent layer: each step needs the one before"));
+  for (const std::string name : {"rnn", "conv", "pool", "group", "batch"}) {
+    EXPECT_THAT(problems, HasSubstr(name + " mixes tokens outside of an nn::AttentionCore"));
+  }
+  EXPECT_THAT(problems, Not(HasSubstr("fc mixes")));
 }
 
 }  // namespace recurrent_test

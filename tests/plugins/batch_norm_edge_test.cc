@@ -152,12 +152,6 @@ TEST(BatchNormEdgeTest, Misuse) {
       Says(HasSubstr("needs [samples, 6, ..], got [2, 3]")));
   EXPECT_THAT([&] { nn::BatchNorm(3, {.momentum = 0}); }, Says(HasSubstr("momentum must be in")));
   EXPECT_THAT([&] { nn::GroupNorm(3, 8); }, Says(HasSubstr("8 channels cannot be cut into 3")));
-  norm.set_sequence_part({.rank = 0, .size = 2});
-  EXPECT_THAT(
-      [&] {
-        norm(BatchOf(0, {0, 1}, context).inputs);
-      },
-      Says(HasSubstr("sequence parallelism leaves this rank only some")));
 }
 
 TEST(BatchNormEdgeTest, RefusesSomeOfTheChannels) {

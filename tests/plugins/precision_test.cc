@@ -67,10 +67,9 @@ Weights Train(Plugin& plugin, const ContextPtr& context, bool llama) {
       inputs.push_back((i * i + 7 * step) % kVocab);
       targets.push_back((i * i + 7 * step + 1 + i % 2) % kVocab);
     }
-    const Tensor loss = boosted.criterion(
-        boosted.model(Tensor::FromVector<int64_t>(inputs, {count, kTokens}, context)),
-        Tensor::FromVector<int64_t>(targets, {count, kTokens}, context));
-    booster.backward(loss, boosted.optimizer);
+    booster.execute_pipeline({Tensor::FromVector<int64_t>(inputs, {count, kTokens}, context),
+                              Tensor::FromVector<int64_t>(targets, {count, kTokens}, context)},
+                             boosted.model, boosted.criterion, &boosted.optimizer);
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
   }
@@ -155,10 +154,17 @@ TEST(PrecisionTest, AModelKeptInF32TrainsAsInF32) {
 }
 
 TEST(PrecisionTest, RanksTrainAsOneRank) {
-  const std::map<std::string, HybridParallelOptions> layouts = {{"ddp", {.stage = 0}},
-                                                                {"zero2", {.stage = 2}},
-                                                                {"gemini", {.stage = 3}},
-                                                                {"tp", {.tp_size = 2}}};
+  using nn::parallel::SequenceMode;
+  const std::map<std::string, HybridParallelOptions> layouts = {
+      {"ddp", {.stage = 0}},
+      {"zero2", {.stage = 2}},
+      {"gemini", {.stage = 3}},
+      {"tp", {.tp_size = 2}},
+      {"pp", {.pp_size = 2, .num_microbatches = 2}},
+      {"zbv", {.pp_size = 2, .schedule = pipeline::ScheduleKind::kZbv, .num_microbatches = 2}},
+      {"split_gather", {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather}},
+      {"all_to_all", {.sp_size = 2, .sp_mode = SequenceMode::kAllToAll}},
+      {"ring_attn", {.sp_size = 2, .sp_mode = SequenceMode::kRingAttention}}};
   const std::vector<std::string> keep = {"*_layernorm", "model.embed_tokens", "*.o_proj"};
   const TrainingOptions training{.precision = Precision::kBf16, .keep_f32 = keep};
   const Weights want = TrainAlone(training, true);

@@ -33,8 +33,6 @@ void ForResults(const Sizes& sizes, const std::vector<double>& x, const Fn& fn) 
   }
 }
 
-DType StatDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 class StatisticTest : public ::testing::Test {
  protected:
   ContextPtr context_ = TestContext({.num_threads = 2});
@@ -92,7 +90,7 @@ StatisticRun RunStatistic(const DeviceContext& context, Statistic kind, const Bu
                           const Buffer& dy, const Sizes& sizes, double scale) {
   const DType dtype = x.dtype();
   const int64_t n = sizes.outer * sizes.inner;
-  Buffer y(dtype, n), stat(StatDType(dtype), n), dx(dtype, sizes.numel());
+  Buffer y(dtype, n), stat(ComputeDType(dtype), n), dx(dtype, sizes.numel());
   context.kernels().statistic_forward(context, {kind, dtype, x.data(), y.data(), stat.data(),
                                                 sizes.outer, sizes.reduce, sizes.inner, scale});
   context.kernels().statistic_backward(
@@ -166,7 +164,7 @@ TEST_F(StatisticTest, Variance) {
         }
       });
       ExpectClose(got.y, y, Tolerance(dtype, ErrorKind::kReduction));
-      ExpectClose(got.stat, mean, Tolerance(StatDType(dtype), ErrorKind::kReduction));
+      ExpectClose(got.stat, mean, Tolerance(ComputeDType(dtype), ErrorKind::kReduction));
       // The mean is rounded to f32: an error of 1000 / 2^25 in each difference.
       ExpectClose(got.dx, dx,
                   dtype == DType::kF64 ? 1e-11 : 20 * Tolerance(dtype, ErrorKind::kReduction));

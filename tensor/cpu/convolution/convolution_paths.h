@@ -5,7 +5,7 @@
 #define APOGEE_TENSOR_CPU_CONVOLUTION_CONVOLUTION_PATHS_H_
 
 #include "apogee/core/device_context.h"
-#include "apogee/tensor/cpu/onednn.h"
+#include "apogee/tensor/cpu/onednn/onednn.h"
 #include "apogee/tensor/kernels/conv_args.h"
 
 namespace apogee::cpu {

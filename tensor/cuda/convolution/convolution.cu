@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Convolutions by products of unfolded images, and pools. A thread computes one element of a result
-// from all that it depends on: no atomic additions.
+// Convolutions by products of unfolded images. A thread computes one element of a result from all
+// that it depends on: no atomic additions.
 #include "apogee/tensor/cuda/device/device.cuh"
 #include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tensor/cuda/kernels.h"
@@ -52,47 +52,6 @@ void Fold(const DeviceContext& context, const FoldArgs& args) {
   });
 }
 
-template <typename T>
-void MaxPool(const DeviceContext& context, const MaxPoolForwardArgs& args) {
-  const T* x = static_cast<const T*>(args.x);
-  T* y = static_cast<T*>(args.y);
-  int64_t* index = args.index;
-  const Window w = args.window;
-  ForEach(context, args.planes * w.out_size(), [=] __device__(int64_t n) {
-    const int64_t ow = n % w.out[1], row = n / w.out[1];
-    const T* plane = x + row / w.out[0] * w.in_size();
-    const int64_t at = window::MaxPlace(plane, w, row % w.out[0], ow);
-    index[n] = at;
-    y[n] = plane[at];
-  });
-}
-
-template <typename T>
-void AveragePool(const DeviceContext& context, const AveragePoolForwardArgs& args) {
-  const T* x = static_cast<const T*>(args.x);
-  T* y = static_cast<T*>(args.y);
-  const Window w = args.window;
-  const bool count_padding = args.count_padding;
-  ForEach(context, args.planes * w.out_size(), [=] __device__(int64_t n) {
-    const int64_t ow = n % w.out[1], row = n / w.out[1];
-    const T* plane = x + row / w.out[0] * w.in_size();
-    y[n] = Cast<T>(window::Average(plane, w, count_padding, row % w.out[0], ow));
-  });
-}
-
-template <typename T>
-void AveragePoolGradient(const DeviceContext& context, const AveragePoolBackwardArgs& args) {
-  const T* dy = static_cast<const T*>(args.dy);
-  T* dx = static_cast<T*>(args.dx);
-  const Window w = args.window;
-  const bool count_padding = args.count_padding;
-  ForEach(context, args.planes * w.in_size(), [=] __device__(int64_t n) {
-    const int64_t col = n % w.in[1], row = n / w.in[1];
-    const T* plane = dy + row / w.in[0] * w.out_size();
-    dx[n] = Cast<T>(window::AverageGradient(plane, w, count_padding, row % w.in[0], col));
-  });
-}
-
 }  // namespace
 
 void unfold(const DeviceContext& context, const UnfoldArgs& args) {
@@ -113,19 +72,6 @@ void conv_backward_input(const DeviceContext& context, const ConvBackwardInputAr
 
 void conv_backward_weight(const DeviceContext& context, const ConvBackwardWeightArgs& args) {
   ConvBackwardWeightByProducts(context, args);
-}
-
-void max_pool_forward(const DeviceContext& context, const MaxPoolForwardArgs& args) {
-  DispatchFloat(args.dtype, "max_pool", [&]<typename T>() { MaxPool<T>(context, args); });
-}
-
-void average_pool_forward(const DeviceContext& context, const AveragePoolForwardArgs& args) {
-  DispatchFloat(args.dtype, "average_pool", [&]<typename T>() { AveragePool<T>(context, args); });
-}
-
-void average_pool_backward(const DeviceContext& context, const AveragePoolBackwardArgs& args) {
-  DispatchFloat(args.dtype, "average_pool_backward",
-                [&]<typename T>() { AveragePoolGradient<T>(context, args); });
 }
 
 }  // namespace apogee::cuda

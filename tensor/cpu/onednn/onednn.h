@@ -4,8 +4,8 @@
 // Private to tensor/cpu. This header needs no header of oneDNN.
 //
 //   const MakingPrimitives making("a matrix product");     // in the function that makes one
-#ifndef APOGEE_TENSOR_CPU_ONEDNN_H_
-#define APOGEE_TENSOR_CPU_ONEDNN_H_
+#ifndef APOGEE_TENSOR_CPU_ONEDNN_ONEDNN_H_
+#define APOGEE_TENSOR_CPU_ONEDNN_ONEDNN_H_
 
 #include <mutex>
 
@@ -37,4 +37,4 @@ class MakingPrimitives {
 
 }  // namespace apogee::cpu
 
-#endif  // APOGEE_TENSOR_CPU_ONEDNN_H_
+#endif  // APOGEE_TENSOR_CPU_ONEDNN_ONEDNN_H_

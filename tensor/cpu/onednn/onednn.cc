@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/tensor/cpu/onednn.h"
+#include "apogee/tensor/cpu/onednn/onednn.h"
 
 #include <sys/mman.h>
 

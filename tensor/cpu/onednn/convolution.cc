@@ -7,13 +7,10 @@
 #ifdef APOGEE_USE_ONEDNN
 
 #include <array>
-#include <dnnl.hpp>
-#include <map>
-#include <memory>
-#include <string>
 #include <unordered_map>
 
 #include "apogee/core/process/thread_team.h"
+#include "apogee/tensor/cpu/onednn/primitives.h"
 
 namespace apogee::cpu {
 namespace {
@@ -65,10 +62,6 @@ bool Supports(const Call& call) {
          (call.result_dtype == DType::kBF16 || call.result_dtype == DType::kF32);
 }
 
-dnnl::memory::data_type TypeOf(DType dtype) {
-  return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-}
-
 // An operand in our layout and in the primitive's. Each call sets the pointers.
 struct Operand {
   dnnl::memory plain, inner;
@@ -88,10 +81,6 @@ struct Convolution {
   dnnl::memory bias, scratchpad;
   int64_t scratchpad_bytes = 0;  // the largest of all
 };
-
-[[noreturn]] void ThrowFailed(const dnnl::error& error) {
-  ThrowOneDnnFailed(kWhat, error.what(), error.status == dnnl_out_of_memory);
-}
 
 // Layouts of x, weight and y: ours, and ones that oneDNN may choose, with the dtypes of this pass
 // and with those of a forward pass.
@@ -133,8 +122,7 @@ Layouts LayoutsOf(const Call& call) {
 void AddOperands(Convolution& made, const Layouts& layouts,
                  const std::array<dnnl::memory::desc, 3>& inner,
                  const std::array<int, 3>& arguments, size_t result, const dnnl::engine& engine) {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::primitive_attr attr = UserScratchpad();
   for (size_t i = 0; i < 3; ++i) {
     Operand& operand = made.operands[i];
     operand.argument = arguments[i];
@@ -151,13 +139,6 @@ void AddOperands(Convolution& made, const Layouts& layouts,
   }
 }
 
-// A description without an implementation, or with one that is only a plain loop, is of no use.
-template <typename Desc>
-bool IsFast(const Desc& desc, const MakingPrimitives& making) {
-  if (!desc) making.CheckMemory();
-  return desc && std::string(desc.impl_info_str()).find("ref") == std::string::npos;
-}
-
 template <typename Primitive, typename Desc>
 void SetPrimitive(Convolution& made, const Desc& desc, const dnnl::engine& engine) {
   made.scratchpad = dnnl::memory(desc.scratchpad_desc(), engine, nullptr);
@@ -166,12 +147,11 @@ void SetPrimitive(Convolution& made, const Desc& desc, const dnnl::engine& engin
   made.primitive = Primitive(desc);
 }
 
-void CompilePass(Convolution& made, const Call& call, const dnnl::engine& engine,
-                 const MakingPrimitives& making) {
+void Compile(Convolution& made, const Call& call, const dnnl::engine& engine,
+             const MakingPrimitives& making) {
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
   const Layouts l = LayoutsOf(call);
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::primitive_attr attr = UserScratchpad();
   const auto& [x, weight, y] = l.any;
   const auto training = dnnl::prop_kind::forward_training;
   using Forward = dnnl::convolution_forward;
@@ -208,40 +188,6 @@ void CompilePass(Convolution& made, const Call& call, const dnnl::engine& engine
   AddOperands(made, l, {desc.src_desc(), desc.diff_weights_desc(), desc.diff_dst_desc()},
               {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}, 1, engine);
   SetPrimitive<Backward>(made, desc, engine);
-}
-
-std::unique_ptr<Convolution> Compile(const Call& call, const dnnl::engine& engine) {
-  auto made = std::make_unique<Convolution>();
-  const MakingPrimitives making(kWhat);
-  try {
-    CompilePass(*made, call, engine, making);
-  } catch (const dnnl::error& error) {
-    const bool refused =
-        error.status == dnnl_invalid_arguments || error.status == dnnl_unimplemented;
-    if (!refused) ThrowFailed(error);
-    made->primitive = dnnl::primitive();  // sizes that oneDNN does not accept
-  }
-  return made;
-}
-
-// The calling thread's compiled convolutions, as those of products (matmul_onednn.cc).
-struct Compiled {
-  static constexpr size_t kMaxConvolutions = 512;
-
-  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream{engine};
-  std::map<Key, std::unique_ptr<Convolution>> convolutions;
-
-  Convolution& Get(const Key& key, const Call& call) {
-    if (auto found = convolutions.find(key); found != convolutions.end()) return *found->second;
-    if (convolutions.size() == kMaxConvolutions) convolutions.clear();
-    return *convolutions.emplace(key, Compile(call, engine)).first->second;
-  }
-};
-
-Compiled& ThreadCompiled() {
-  thread_local Compiled compiled;
-  return compiled;
 }
 
 int64_t Aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -286,14 +232,13 @@ bool Try(const DeviceContext& context, const Call& call) {
   if (!Supports(call)) return false;
   // See TryMatMulOneDnn.
   const ThreadTeam team(context.num_threads());
-  Compiled& compiled = ThreadCompiled();
-  Convolution& made = compiled.Get(KeyOf(team.size(), call), call);
-  if (!made.primitive) return false;
-  try {
-    Execute(context, call, made, compiled.stream);
-  } catch (const dnnl::error& error) {
-    ThrowFailed(error);
-  }
+  auto& cache = ThreadCache<Key, Convolution>();
+  Convolution& convolution = cache.Get(KeyOf(team.size(), call), kWhat,
+                                       [&](Convolution& made, const MakingPrimitives& making) {
+                                         Compile(made, call, cache.engine(), making);
+                                       });
+  if (!convolution.primitive) return false;
+  RunOneDnn(kWhat, [&] { Execute(context, call, convolution, cache.stream()); });
   return true;
 }
 

@@ -6,13 +6,10 @@
 #ifdef APOGEE_USE_ONEDNN
 
 #include <array>
-#include <dnnl.hpp>
-#include <map>
-#include <memory>
-#include <string>
+#include <unordered_map>
 
 #include "apogee/core/process/thread_team.h"
-#include "apogee/tensor/cpu/onednn.h"
+#include "apogee/tensor/cpu/onednn/primitives.h"
 
 namespace apogee::cpu {
 namespace {
@@ -49,10 +46,6 @@ struct Product {
   int64_t scratchpad_bytes = 0;
 };
 
-dnnl::memory::data_type TypeOf(DType dtype) {
-  return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-}
-
 bool Supports(const MatMulArgs& args) {
   const auto f32_or_bf16 = [](DType dtype) {
     return dtype == DType::kF32 || dtype == DType::kBF16;
@@ -80,71 +73,31 @@ dnnl::memory::desc Desc(DType dtype, int64_t batch, int64_t batch_stride, int64_
 
 constexpr const char* kWhat = "a matrix product";
 
-[[noreturn]] void ThrowFailed(const dnnl::error& error) {
-  ThrowOneDnnFailed(kWhat, error.what(), error.status == dnnl_out_of_memory);
-}
-
-std::unique_ptr<Product> Compile(const Key& key, const MatMulArgs& args,
-                                 const dnnl::engine& engine) {
-  auto product = std::make_unique<Product>();
-  const MakingPrimitives making(kWhat);
-  try {
-    const auto a =
-        Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
-    const auto b =
-        Desc(args.dtype, args.batch, args.b_batch, args.k, args.n, args.ldb, args.b_trans);
-    const auto c = Desc(args.c_dtype, args.batch, args.c_batch, args.m, args.n, args.ldc, false);
-    const dnnl::memory::desc bias({1, 1, args.n}, TypeOf(key.bias_dtype),
-                                  dnnl::memory::format_tag::abc);
-    dnnl::primitive_attr attr;
-    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (args.alpha != 1) attr.set_output_scales(0, {static_cast<float>(args.alpha)});
-    if (args.beta != 0) {
-      dnnl::post_ops post_ops;
-      post_ops.append_sum(static_cast<float>(args.beta));
-      attr.set_post_ops(post_ops);
-    }
-    const dnnl::matmul::desc op =
-        key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-    const dnnl::matmul::primitive_desc desc(op, attr, engine, /*allow_empty=*/true);
-    if (!desc) making.CheckMemory();
-    if (!desc || std::string(desc.impl_info_str()).find("ref") != std::string::npos) return product;
-    product->primitive = dnnl::matmul(desc);
-    product->a = dnnl::memory(a, engine, nullptr);
-    product->b = dnnl::memory(b, engine, nullptr);
-    product->c = dnnl::memory(c, engine, nullptr);
-    if (key.has_bias) product->bias = dnnl::memory(bias, engine, nullptr);
-    product->scratchpad = dnnl::memory(desc.scratchpad_desc(), engine, nullptr);
-    product->scratchpad_bytes = static_cast<int64_t>(desc.scratchpad_desc().get_size());
-  } catch (const dnnl::error& error) {
-    const bool refused =
-        error.status == dnnl_invalid_arguments || error.status == dnnl_unimplemented;
-    if (!refused) ThrowFailed(error);
-    product->primitive = dnnl::matmul();  // a layout that oneDNN does not accept
+void Compile(const Key& key, const MatMulArgs& args, const dnnl::engine& engine,
+             const MakingPrimitives& making, Product& product) {
+  const auto a = Desc(args.dtype, args.batch, args.a_batch, args.m, args.k, args.lda, args.a_trans);
+  const auto b = Desc(args.dtype, args.batch, args.b_batch, args.k, args.n, args.ldb, args.b_trans);
+  const auto c = Desc(args.c_dtype, args.batch, args.c_batch, args.m, args.n, args.ldc, false);
+  const dnnl::memory::desc bias({1, 1, args.n}, TypeOf(key.bias_dtype),
+                                dnnl::memory::format_tag::abc);
+  dnnl::primitive_attr attr = UserScratchpad();
+  if (args.alpha != 1) attr.set_output_scales(0, {static_cast<float>(args.alpha)});
+  if (args.beta != 0) {
+    dnnl::post_ops post_ops;
+    post_ops.append_sum(static_cast<float>(args.beta));
+    attr.set_post_ops(post_ops);
   }
-  return product;
-}
-
-// A cache of the calling thread's compiled products: creating a primitive costs more than a small
-// product. Each thread has its own, so that ranks neither wait for each other nor share memory
-// objects.
-struct Compiled {
-  static constexpr size_t kMaxProducts = 512;
-
-  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream{engine};
-  std::map<Key, std::unique_ptr<Product>> products;
-
-  Product& Get(const Key& key, const MatMulArgs& args) {
-    if (auto found = products.find(key); found != products.end()) return *found->second;
-    if (products.size() == kMaxProducts) products.clear();
-    return *products.emplace(key, Compile(key, args, engine)).first->second;
-  }
-};
-
-Compiled& ThreadCompiled() {
-  thread_local Compiled compiled;
-  return compiled;
+  const dnnl::matmul::desc op =
+      key.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+  const dnnl::matmul::primitive_desc desc(op, attr, engine, /*allow_empty=*/true);
+  if (!IsFast(desc, making)) return;
+  product.primitive = dnnl::matmul(desc);
+  product.a = dnnl::memory(a, engine, nullptr);
+  product.b = dnnl::memory(b, engine, nullptr);
+  product.c = dnnl::memory(c, engine, nullptr);
+  if (key.has_bias) product.bias = dnnl::memory(bias, engine, nullptr);
+  product.scratchpad = dnnl::memory(desc.scratchpad_desc(), engine, nullptr);
+  product.scratchpad_bytes = static_cast<int64_t>(desc.scratchpad_desc().get_size());
 }
 
 }  // namespace
@@ -154,9 +107,11 @@ bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
   // oneDNN splits its work over the number of threads that OpenMP reports. With fewer threads the
   // result is wrong.
   const ThreadTeam team(context.num_threads());
-  Compiled& compiled = ThreadCompiled();
+  auto& cache = ThreadCache<Key, Product>();
   const Key key = KeyOf(team.size(), args);
-  Product& product = compiled.Get(key, args);
+  Product& product = cache.Get(key, kWhat, [&](Product& made, const MakingPrimitives& making) {
+    Compile(key, args, cache.engine(), making, made);
+  });
   if (!product.primitive) return false;
 
   const Workspace scratchpad(context, product.scratchpad_bytes);
@@ -172,11 +127,7 @@ bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args) {
     product.bias.set_data_handle(const_cast<void*>(args.bias));
     arguments.emplace(DNNL_ARG_BIAS, product.bias);
   }
-  try {
-    product.primitive.execute(compiled.stream, arguments);
-  } catch (const dnnl::error& error) {
-    ThrowFailed(error);
-  }
+  RunOneDnn(kWhat, [&] { product.primitive.execute(cache.stream(), arguments); });
   return true;
 }
 
