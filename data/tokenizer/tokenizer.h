@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Tokenizer: text to token ids and back.
+//
+//   APOGEE_ASSIGN_OR_RETURN(TokenizerPtr tokenizer, LoadTokenizer("tokenizer.json"));
+//   std::vector<int32_t> ids;
+//   tokenizer->Encode("In the beginning", ids);
+//   std::string text = tokenizer->Decode(ids);
+//
+// Ids are in [0, vocab_size()). A tokenizer is immutable; several threads may use one.
+#ifndef APOGEE_DATA_TOKENIZER_TOKENIZER_H_
+#define APOGEE_DATA_TOKENIZER_TOKENIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace apogee::data {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  // Appends the ids of `text`. Special tokens that stand in the text are recognised. None is added
+  // at the beginning or the end. Bytes that are no UTF-8 are read as U+FFFD, one per maximal
+  // subpart, unless the tokenizer is over bytes.
+  virtual void Encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
+  // The text of `ids`; with `skip_special` without special tokens. Sequences of bytes that are no
+  // UTF-8 become U+FFFD, unless the tokenizer is over bytes. Throws Error for an id outside of
+  // [0, vocab_size()).
+  virtual std::string Decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
+  // The largest id + 1: the number of rows that an embedding needs.
+  virtual int64_t vocab_size() const = 0;
+  // The id of a token by its name, such as "<|endoftext|>"; empty if there is none.
+  virtual std::optional<int32_t> IdOf(std::string_view token) const = 0;
+  // The special token that ends a document; empty if the tokenizer has none. Writers of token files
+  // put it after each document.
+  virtual std::optional<int32_t> end_of_text() const = 0;
+  // One line for people: kind and size.
+  virtual std::string description() const = 0;
+};
+
+using TokenizerPtr = std::shared_ptr<const Tokenizer>;
+
+}  // namespace apogee::data
+
+#endif  // APOGEE_DATA_TOKENIZER_TOKENIZER_H_
