@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// TokenSource: a long sequence of token ids that is divided into documents.
+//
+//   APOGEE_ASSIGN_OR_RETURN(TokenSourcePtr source, OpenTokenFile("corpus.bin"));
+//   std::vector<int32_t> tokens(1024);
+//   source->Read(/*first=*/5000, tokens);                       // tokens 5000 to 6023
+//   std::vector<int64_t> begins = source->DocumentBegins(5000, 1024);
+//
+// A source is immutable; several threads may use one.
+#ifndef APOGEE_DATA_TOKEN_SOURCE_H_
+#define APOGEE_DATA_TOKEN_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace apogee::data {
+
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual int64_t num_tokens() const = 0;
+  // Tokens [first, first + tokens.size()). Throws Error outside of [0, num_tokens()), and if a file
+  // cannot be read any more.
+  virtual void Read(int64_t first, std::span<int32_t> tokens) const = 0;
+  // The positions in [first, first + length) at which a document begins, ascending. Position 0
+  // begins one. Throws as Read does.
+  virtual std::vector<int64_t> DocumentBegins(int64_t first, int64_t length) const = 0;
+  // One line for people: the file, its format and size.
+  virtual std::string description() const = 0;
+};
+
+using TokenSourcePtr = std::shared_ptr<const TokenSource>;
+
+}  // namespace apogee::data
+
+#endif  // APOGEE_DATA_TOKEN_SOURCE_H_
