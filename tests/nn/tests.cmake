@@ -10,4 +10,5 @@ target_compile_definitions(nn_hf_config_test PRIVATE
 apogee_test(NAME nn_losses_test SRCS nn/losses_test.cc LAYERS nn DEVICES)
 apogee_test(NAME nn_sequential_test SRCS nn/sequential_test.cc LAYERS nn)
 apogee_test(NAME nn_module_tensors_test SRCS nn/module_tensors_test.cc LAYERS nn)
-apogee_test(NAME nn_recurrent_test SRCS nn/recurrent_test.cc LAYERS nn DEVICES)
+apogee_test(NAME nn_recurrent_test SRCS nn/recurrent_misuse_test.cc nn/recurrent_test.cc LAYERS nn DEVICES)
+apogee_test(NAME nn_batch_norm_test SRCS nn/batch_norm_test.cc LAYERS nn)
