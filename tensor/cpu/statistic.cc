@@ -2,8 +2,11 @@
 
 // extreme, statistic and cum_sum: along the middle dim of [outer, reduce, inner]. A thread has rows
 // (inner is 1), or tiles of columns whose partial results stay in the L1 cache.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "apogee/tensor/cpu/kernels.h"
 #include "apogee/tensor/cpu/loops.h"
@@ -25,35 +28,81 @@ C ExtremeOf(C a, C b) {
   return Stays<kind>(a, b) ? a : b;
 }
 
-// The first place of `found`, NaN or not.
-template <typename T, typename C>
-int64_t FirstPlace(const T* x, int64_t n, C found) {
-  constexpr int64_t kBlock = 64;
-  const auto is_found = [=](int64_t i) {
-    const C value = Load(x[i]);
-    return static_cast<int>(value == found) | static_cast<int>(value != value);
-  };
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    int any = 0;
-#pragma omp simd reduction(| : any)
-    for (int64_t i = begin; i < end; ++i) any |= is_found(i);
-    if (any == 0) continue;
-    for (int64_t i = begin; i < end; ++i) {
-      if (is_found(i) != 0) return i;
+// A register of numbers, and one of places: a comparison of numbers gives a register of places that
+// are 0 or -1. GCC makes slow code of loops that choose both.
+template <typename C>
+struct Register {
+  static constexpr int kSize = 64 / sizeof(C);
+  using Place = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
+  typedef C Numbers __attribute__((vector_size(64)));
+  typedef Place Places __attribute__((vector_size(64)));
+};
+template <typename C, typename T>
+typename Register<C>::Numbers LoadRegister(const T* x) {
+  C numbers[Register<C>::kSize];
+#pragma omp simd
+  for (int l = 0; l < Register<C>::kSize; ++l) numbers[l] = Load(x[l]);
+  typename Register<C>::Numbers all;
+  std::memcpy(&all, numbers, sizeof(all));
+  return all;
+}
+
+template <Extreme kind, typename Numbers>
+auto Stay(const Numbers& a, const Numbers& b) {
+  return (a != a) | (kind == Extreme::kMax ? a >= b : a <= b);
+}
+
+// The place of the first extreme, or of the first NaN, in num_blocks blocks of kLanes elements.
+// Each lane keeps the extreme of its elements, and the number of the first block that has it.
+template <Extreme kind, typename T>
+int64_t PlaceInBlocks(const T* x, int64_t num_blocks) {
+  using C = ComputeType<T>;
+  using Place = typename Register<C>::Place;
+  using Places = typename Register<C>::Places;
+  constexpr int kSize = Register<C>::kSize, kRegisters = kLanes / kSize;
+  typename Register<C>::Numbers best[kRegisters];
+  Places blocks[kRegisters] = {};
+  for (int k = 0; k < kRegisters; ++k) best[k] = LoadRegister<C>(x + k * kSize);
+  for (int64_t block = 1; block < num_blocks; ++block) {
+#pragma GCC unroll 8
+    for (int k = 0; k < kRegisters; ++k) {
+      const auto next = LoadRegister<C>(x + block * kLanes + k * kSize);
+      const auto stays = Stay<kind>(best[k], next);
+      best[k] = stays ? best[k] : next;
+      blocks[k] = stays ? blocks[k] : Places{} + static_cast<Place>(block);
     }
   }
-  return 0;
+  auto most = best[0];
+  for (int k = 1; k < kRegisters; ++k) most = Stay<kind>(most, best[k]) ? most : best[k];
+  C found = most[0];
+  for (int l = 1; l < kSize; ++l) found = ExtremeOf<kind>(found, static_cast<C>(most[l]));
+  // The smallest place of `found`, or of a NaN.
+  Places lanes = {}, places = Places{} + std::numeric_limits<Place>::max(), firsts = places;
+  for (int l = 0; l < kSize; ++l) lanes[l] = static_cast<Place>(l);
+  const auto is_found = [&](int k) { return (best[k] == found) | (best[k] != best[k]); };
+  const auto smallest = [](const Places& x) {
+    Place place = x[0];
+    for (int l = 1; l < kSize; ++l) place = std::min(place, static_cast<Place>(x[l]));
+    return place;
+  };
+  for (int k = 0; k < kRegisters; ++k) {
+    firsts = (is_found(k) & (blocks[k] < firsts)) ? blocks[k] : firsts;
+  }
+  const Place block = smallest(firsts);
+  for (int k = kRegisters - 1; k >= 0; --k) {
+    places = (is_found(k) & (blocks[k] == block)) ? lanes + static_cast<Place>(k * kSize) : places;
+  }
+  return int64_t{block} * kLanes + smallest(places);
 }
 
 template <Extreme kind, typename T>
 void ExtremeOfRow(const T* x, int64_t n, T* y, int64_t* index) {
-  using C = ComputeType<T>;
-  const C found = ReduceOver(
-      n, Load(x[0]), [=](int64_t i) { return Load(x[i]); },
-      [](C a, C b) { return ExtremeOf<kind>(a, b); });
-  *y = Cast<T>(found);
-  if (index != nullptr) *index = FirstPlace(x, n, found);
+  int64_t place = n < kLanes ? 0 : PlaceInBlocks<kind>(x, n / kLanes);
+  for (int64_t i = n < kLanes ? 1 : n / kLanes * kLanes; i < n; ++i) {
+    if (!Stays<kind>(Load(x[place]), Load(x[i]))) place = i;
+  }
+  *y = x[place];
+  if (index != nullptr) *index = place;
 }
 
 template <Extreme kind, typename T, typename C>
@@ -162,19 +211,36 @@ void LogSumExpOfTile(const T* x, int64_t rows, int64_t stride, int64_t cols, T* 
   }
 }
 
-template <typename T, typename C>
-void AddRow(const T* __restrict row, int64_t cols, C* __restrict sums) {
-#pragma omp simd
-  for (int64_t i = 0; i < cols; ++i) sums[i] += Load(row[i]);
+// Calls fn(rows, row) for the rows of [begin, end): four at once, so that sums of columns are
+// loaded and stored once for four rows, and the last ones alone.
+template <typename Fn>
+void ForRowsByFour(int64_t begin, int64_t end, const Fn& fn) {
+  for (; begin + 4 <= end; begin += 4) fn(std::integral_constant<int, 4>(), begin);
+  for (; begin < end; ++begin) fn(std::integral_constant<int, 1>(), begin);
 }
-template <typename T, typename C>
-void AddSquares(const T* __restrict row, const C* __restrict center, int64_t cols,
+
+template <int rows, typename T, typename C>
+void AddRows(const T* __restrict x, int64_t stride, int64_t cols, C* __restrict sums) {
+#pragma omp simd
+  for (int64_t i = 0; i < cols; ++i) {
+    C sum = sums[i];
+    for (int r = 0; r < rows; ++r) sum += Load(x[r * stride + i]);
+    sums[i] = sum;
+  }
+}
+template <int rows, typename T, typename C>
+void AddSquares(const T* __restrict x, int64_t stride, const C* __restrict center, int64_t cols,
                 C* __restrict rests, C* __restrict squares) {
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i) {
-    const C rest = Load(row[i]) - center[i];
-    rests[i] += rest;
-    squares[i] += rest * rest;
+    C rest_sum = rests[i], square_sum = squares[i];
+    for (int r = 0; r < rows; ++r) {
+      const C rest = Load(x[r * stride + i]) - center[i];
+      rest_sum += rest;
+      square_sum += rest * rest;
+    }
+    rests[i] = rest_sum;
+    squares[i] = square_sum;
   }
 }
 
@@ -188,12 +254,14 @@ void VarianceOfTile(const T* x, int64_t rows, int64_t stride, int64_t cols, doub
   for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const int64_t end = std::min(rows, begin + kBlockRows);
     for (C* sum : {center, rests, squares}) std::fill(sum, sum + cols, C(0));
-    for (int64_t r = begin; r < end; ++r) AddRow(x + r * stride, cols, center);
+    ForRowsByFour(begin, end, [&](auto count, int64_t r) {
+      AddRows<count>(x + r * stride, stride, cols, center);
+    });
     const double own = static_cast<double>(end - begin), before = static_cast<double>(begin);
     for (int64_t i = 0; i < cols; ++i) center[i] /= static_cast<C>(own);
-    for (int64_t r = begin; r < end; ++r) {
-      AddSquares(x + r * stride, center, cols, rests, squares);
-    }
+    ForRowsByFour(begin, end, [&](auto count, int64_t r) {
+      AddSquares<count>(x + r * stride, stride, center, cols, rests, squares);
+    });
     for (int64_t i = 0; i < cols; ++i) {
       const double shift = static_cast<double>(rests[i]) / own;  // from the center to the mean
       const double rest = static_cast<double>(center[i]) + shift - means[i];

@@ -123,7 +123,7 @@ struct DropoutArgs {
   double p;
   PhiloxKey key;
   int64_t first_element;
-  int64_t row, row_stride;  // row divides n
+  int64_t row = 0, row_stride = 0;  // row divides n; both 0: one row
 };
 
 // y[i] is element first_element + i of the Philox stream `key`:

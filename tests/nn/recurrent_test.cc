@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// nn::Gru and nn::Lstm against a loop over scalars in double: layers, states, dropout and gradients in
-// two halves.
+// nn::Gru and nn::Lstm against a loop over scalars in double: layers, states, dropout and
+// gradients in two halves.
 #include "apogee/nn/recurrent.h"
 
 #include <gtest/gtest.h>

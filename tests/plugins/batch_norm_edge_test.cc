@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Batch norm under plugins: 16 bits, gradients that only some ranks have, and a plan that is refused.
+// Batch norm under plugins: 16 bits, gradients that only some ranks have, and a refused plan.
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,9 @@ TEST(BatchNormEdgeTest, SavesAndResumesAPipelineInBf16) {
       for (int rank = 0; rank < 2; ++rank) {
         if (rank == world.rank()) {
           for (const auto& [name, values] : run.Now(/*weights=*/false).buffers) {
-            if (resume) EXPECT_EQ(values, saved.at(name)) << name;
+            if (resume) {
+              EXPECT_EQ(values, saved.at(name)) << name;
+            }
             saved[name] = values;
           }
         }
