@@ -171,18 +171,35 @@ void VarianceOfRow(const T* x, int64_t n, double scale, T* y, ComputeType<T>* st
 // Columns are reduced in blocks of rows that stay in the cache between two passes.
 constexpr int64_t kBlockRows = 32;
 
-template <typename T, typename C>
-void RaiseToMax(const T* __restrict row, int64_t cols, C* __restrict max) {
+// Calls fn(rows, row) for the rows of [begin, end): four at once, so that sums of columns are
+// loaded and stored once for four rows, and the last ones alone.
+template <typename Fn>
+void ForRowsByFour(int64_t begin, int64_t end, const Fn& fn) {
+  for (; begin + 4 <= end; begin += 4) fn(std::integral_constant<int, 4>(), begin);
+  for (; begin < end; ++begin) fn(std::integral_constant<int, 1>(), begin);
+}
+
+template <int rows, typename T, typename C>
+void RaiseToMax(const T* __restrict x, int64_t stride, int64_t cols, C* __restrict max) {
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i) {
-    const C value = Load(row[i]);
-    max[i] = value > max[i] ? value : max[i];
+    C most = max[i];
+    for (int r = 0; r < rows; ++r) {
+      const C value = Load(x[r * stride + i]);
+      most = value > most ? value : most;
+    }
+    max[i] = most;
   }
 }
-template <typename T, typename C>
-void AddExp(const T* __restrict row, const C* __restrict shift, int64_t cols, C* __restrict sums) {
+template <int rows, typename T, typename C>
+void AddExp(const T* __restrict x, int64_t stride, const C* __restrict shift, int64_t cols,
+            C* __restrict sums) {
 #pragma omp simd
-  for (int64_t i = 0; i < cols; ++i) sums[i] += FastExp(Load(row[i]) - shift[i]);
+  for (int64_t i = 0; i < cols; ++i) {
+    C sum = sums[i];
+    for (int r = 0; r < rows; ++r) sum += FastExp(Load(x[r * stride + i]) - shift[i]);
+    sums[i] = sum;
+  }
 }
 
 template <typename T>
@@ -195,28 +212,26 @@ void LogSumExpOfTile(const T* x, int64_t rows, int64_t stride, int64_t cols, T* 
   std::fill(shift, shift + cols, C(0));
   for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const int64_t end = std::min(rows, begin + kBlockRows);
-    for (int64_t r = begin; r < end; ++r) RaiseToMax(x + r * stride, cols, max);
+    ForRowsByFour(begin, end, [&](auto count, int64_t r) {
+      RaiseToMax<count>(x + r * stride, stride, cols, max);
+    });
     for (int64_t i = 0; i < cols; ++i) {
       const C next = Shift(max[i]);
-      if (sums[i] != 0) sums[i] *= std::exp(static_cast<double>(shift[i] - next));
+      if (next != shift[i] && sums[i] != 0) {
+        sums[i] *= std::exp(static_cast<double>(shift[i] - next));
+      }
       shift[i] = next;
       block[i] = 0;
     }
-    for (int64_t r = begin; r < end; ++r) AddExp(x + r * stride, shift, cols, block);
+    ForRowsByFour(begin, end, [&](auto count, int64_t r) {
+      AddExp<count>(x + r * stride, stride, shift, cols, block);
+    });
     for (int64_t i = 0; i < cols; ++i) sums[i] += static_cast<double>(block[i]);
   }
   for (int64_t i = 0; i < cols; ++i) {
     stat[i] = shift[i] + static_cast<C>(std::log(sums[i]));
     y[i] = Cast<T>(stat[i]);
   }
-}
-
-// Calls fn(rows, row) for the rows of [begin, end): four at once, so that sums of columns are
-// loaded and stored once for four rows, and the last ones alone.
-template <typename Fn>
-void ForRowsByFour(int64_t begin, int64_t end, const Fn& fn) {
-  for (; begin + 4 <= end; begin += 4) fn(std::integral_constant<int, 4>(), begin);
-  for (; begin < end; ++begin) fn(std::integral_constant<int, 1>(), begin);
 }
 
 template <int rows, typename T, typename C>

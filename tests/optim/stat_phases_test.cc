@@ -237,9 +237,10 @@ TEST(StatPhasesTest, TwoReplicasEqualTheWhole) {
     optimizer.set_stat_reducer(std::make_unique<RecordingReducer>(other, seen));
     optimizer.step();
     other = seen;  // the other rank's are the same
-    if (round == 3)
+    if (round == 3) {
       EXPECT_EQ(Values(param->data()),
                 std::vector<double>(expected.begin(), expected.begin() + 35));
+    }
   }
 }
 
