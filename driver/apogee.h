@@ -67,6 +67,8 @@
 #include "apogee/data/loader.h"
 #include "apogee/data/sampler.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/data/tokenizer/load_tokenizer.h"
+#include "apogee/data/tokenizer/tokenizer.h"
 #include "apogee/driver/command_line.h"
 #include "apogee/driver/model_flags.h"
 #include "apogee/driver/plugin_flags.h"

@@ -11,6 +11,7 @@
 #ifndef APOGEE_DATA_TOKENIZER_TOKENIZER_H_
 #define APOGEE_DATA_TOKENIZER_TOKENIZER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,9 +25,9 @@ namespace apogee::data {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // Appends the ids of `text`. Special tokens that stand in the text are recognised. None is added
-  // at the beginning or the end. Bytes that are no UTF-8 are read as U+FFFD, one per maximal
-  // subpart, unless the tokenizer is over bytes.
+  // Appends the ids of `text`. Special tokens that stand in the text are recognised (SentencePiece
+  // does not recognise its control symbols). None is added at the beginning or the end. Bytes that
+  // are no UTF-8 are read as U+FFFD, one per maximal subpart, unless the tokenizer is over bytes.
   virtual void Encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
   // The text of `ids`; with `skip_special` without special tokens. Sequences of bytes that are no
   // UTF-8 become U+FFFD, unless the tokenizer is over bytes. Throws Error for an id outside of
@@ -41,6 +42,14 @@ class Tokenizer {
   virtual std::optional<int32_t> end_of_text() const = 0;
   // One line for people: kind and size.
   virtual std::string description() const = 0;
+
+  // The ids that the file asks to put before and after a text, such as "<s>". Encode adds none.
+  virtual std::vector<int32_t> prefix() const { return {}; }
+  virtual std::vector<int32_t> suffix() const { return {}; }
+  // For a long text that is read in parts: a number n such that, whatever follows `text`, the first
+  // n bytes can be encoded on their own and the rest with what follows. The ids are the same. 0 if
+  // no such place is known.
+  virtual size_t SafeCut(std::string_view /*text*/) const { return 0; }
 };
 
 using TokenizerPtr = std::shared_ptr<const Tokenizer>;

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// LoadTokenizer: the tokenizer of a file, recognised by its content.
+//
+//   APOGEE_ASSIGN_OR_RETURN(TokenizerPtr tokenizer, LoadTokenizer("gpt2/tokenizer.json"));
+//   APOGEE_ASSIGN_OR_RETURN(TokenizerPtr bytes, LoadTokenizer("byte"));
+//
+//   byte              no file: a token is a byte
+//   tokenizer.json    of Hugging Face: BPE with the pre-tokenizer of GPT-2, Llama 3 or Qwen2, or
+//                     with bytes as fallback (Llama 2)
+//   ranks             of tiktoken: lines of a token in base64, a space and its rank
+//   .model            of SentencePiece
+//
+// Errors: NotFound for a missing file, else InvalidArgument that names the file and the field. What
+// a file asks for and Apogee does not do is refused by name.
+#ifndef APOGEE_DATA_TOKENIZER_LOAD_TOKENIZER_H_
+#define APOGEE_DATA_TOKENIZER_LOAD_TOKENIZER_H_
+
+#include <string>
+
+#include "apogee/core/status.h"
+#include "apogee/data/tokenizer/tokenizer.h"
+
+namespace apogee::data {
+
+absl::StatusOr<TokenizerPtr> LoadTokenizer(const std::string& path);
+
+}  // namespace apogee::data
+
+#endif  // APOGEE_DATA_TOKENIZER_LOAD_TOKENIZER_H_
