@@ -48,7 +48,7 @@ uint64_t ShuffleSampler::Permute(PhiloxKey key, uint64_t value) const {
 
 DistributedSampler::DistributedSampler(std::shared_ptr<const Sampler> base, int rank, int num_ranks,
                                        int64_t window)
-    : base_(std::move(base)), rank_(rank), num_ranks_(num_ranks), window_(window) {
+    : base_(std::move(base)), share_{.rank = rank, .num_ranks = num_ranks, .window = window} {
   APOGEE_CHECK(base_ != nullptr, "DistributedSampler: the base sampler must not be null");
   APOGEE_CHECK(num_ranks >= 1, "DistributedSampler: needs at least one rank, got ", num_ranks);
   APOGEE_CHECK(rank >= 0 && rank < num_ranks, "DistributedSampler: rank ", rank, " is outside [0, ",
@@ -64,19 +64,13 @@ DistributedSampler::DistributedSampler(std::shared_ptr<const Sampler> base, int 
 
 int64_t DistributedSampler::size() const {
   if (base_->size() == kEndless) return kEndless;
-  return base_->size() / (num_ranks_ * window_) * window_;
+  return base_->size() / (share_.num_ranks * share_.window) * share_.window;
 }
 
 int64_t DistributedSampler::Sample(int64_t index) const {
   APOGEE_CHECK(index >= 0 && (size() == kEndless || index < size()), "DistributedSampler: place ",
                index, " is outside [0, ", size(), ")");
-  return base_->Sample((index / window_ * num_ranks_ + rank_) * window_ + index % window_);
-}
-
-std::optional<Sampler::WindowPlace> DistributedSampler::PlaceOf(int64_t index) const {
-  const int64_t within = index % window_;
-  return WindowPlace{
-      .window = index / window_, .first = rank_ * window_ + within, .length = window_ - within};
+  return base_->Sample(share_.PositionOf(index));
 }
 
 }  // namespace apogee::data

@@ -31,16 +31,21 @@ class Sampler {
   // The index in the dataset of the sample at position `index` >= 0 of the stream.
   virtual int64_t Sample(int64_t index) const = 0;
 
-  // For samplers that divide one stream among ranks:
-  //   window  the window of the stream that contains position `index` of this rank's part
-  //   first   its position in that window, counted over all ranks
-  //   length  the number of positions from `index` on that are consecutive in the window
-  struct WindowPlace {
-    int64_t window = 0;
-    int64_t first = 0;
-    int64_t length = 0;
+  // For a sampler that gives each rank its part of one stream that all ranks share.
+  struct Share {
+    int64_t rank = 0, num_ranks = 1;
+    // Of num_ranks * window samples of the stream that follow each other, this rank has the
+    // `rank`-th part.
+    int64_t window = 1;
+    // The position in the stream of sample `index` of this rank's part.
+    int64_t PositionOf(int64_t index) const {
+      return (index / window * num_ranks + rank) * window + index % window;
+    }
   };
-  virtual std::optional<WindowPlace> PlaceOf(int64_t /*index*/) const { return std::nullopt; }
+  // Empty: this sampler's stream is a stream of its own.
+  virtual std::optional<Share> share() const { return std::nullopt; }
+  // The stream that the ranks share.
+  virtual const Sampler& shared_stream() const { return *this; }
 };
 
 // 0, 1, 2, …, once; for validation.
@@ -92,11 +97,12 @@ class DistributedSampler : public Sampler {
   int64_t size() const override;
   int64_t num_samples() const override { return base_->num_samples(); }
   int64_t Sample(int64_t index) const override;
-  std::optional<WindowPlace> PlaceOf(int64_t index) const override;
+  std::optional<Share> share() const override { return share_; }
+  const Sampler& shared_stream() const override { return *base_; }
 
  private:
   std::shared_ptr<const Sampler> base_;
-  int64_t rank_, num_ranks_, window_;
+  Share share_;
 };
 
 }  // namespace apogee::data

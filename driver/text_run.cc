@@ -53,7 +53,7 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
       dataset, sampler, context,
       data::LoaderOptions{.batch = batch,
                           .num_batches = (flags_.steps - done) * flags_.accumulate});
-  loader_->set_state({.next_batch = done * flags_.accumulate});
+  loader_->set_state({.samples = done * flags_.batch * flags_.accumulate});
 
   if (world.rank() == 0) {
     metrics_ = ValueOrThrow(MetricsLogger::Create({.out = flags_.out,

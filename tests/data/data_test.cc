@@ -204,14 +204,14 @@ TEST_F(LoaderTest, LoopsGoOnAtTheCursorAndResume) {
     for (auto& batch : loader) firsts.push_back(batch.inputs.ToVector<int64_t>()[0]);
   }
   ASSERT_EQ(firsts.size(), 6u);
-  EXPECT_EQ(loader.state().next_batch, 6);
+  EXPECT_EQ(loader.state().samples, 12);
   Loader resumed(dataset_, Shuffled(), context_, {.batch = 2, .num_batches = 3});
-  resumed.set_state({.next_batch = 4});
+  resumed.set_state({.samples = 8});
   for (auto& batch : resumed) {
     EXPECT_EQ(batch.inputs.ToVector<int64_t>()[0], firsts[4]);
     break;
   }
-  EXPECT_EQ(resumed.state().next_batch, 5);
+  EXPECT_EQ(resumed.state().samples, 10);
 }
 
 TEST_F(LoaderTest, ASequentialStreamEnds) {
