@@ -31,6 +31,10 @@ class TokenSource {
   virtual std::vector<int64_t> DocumentBegins(int64_t first, int64_t length) const = 0;
   // One line for people: the file, its format and size.
   virtual std::string description() const = 0;
+  // Where token `index` is, for messages: "corpus.bin: token 17". The default names the source.
+  virtual std::string PlaceOf(int64_t index) const {
+    return description() + ": token " + std::to_string(index);
+  }
 };
 
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;

@@ -47,6 +47,13 @@ const std::map<std::string, Replay>& Replays() {
   return replays;
 }
 
+// The replay for each name of a file that records a folder.
+const std::map<std::string, Comparison (*)(const std::string&)>& FolderReplays() {
+  static const auto& replays = *new std::map<std::string, Comparison (*)(const std::string&)>{
+      {"cases.json", &ReplayTokenizer}, {"expected.json", &ReplayDataset}};
+  return replays;
+}
+
 // Families whose recorded variants we offer as options.
 bool OffersVariants(const std::string& family) {
   return family == "adamw8bit" || family == "scaled_adam";
@@ -57,21 +64,35 @@ struct CaseFile {
   std::string label;
 };
 
+// "sgd/momentum" of .../sgd/momentum.safetensors, "datasets/raw_u16" of a folder.
+std::string LabelOf(const fs::path& file, const fs::path& root) {
+  fs::path named = file;
+  if (FolderReplays().contains(file.filename().string())) {
+    named = file.parent_path();
+  } else {
+    named.replace_extension();
+  }
+  const fs::path label = named.lexically_relative(root);
+  if (file != root && label.has_parent_path()) return label.string();
+  named = fs::absolute(named);
+  return (named.parent_path().filename() / named.filename()).string();
+}
+
 // The cases below `path`, sorted. `error` is set if the folder cannot be searched.
 std::vector<CaseFile> FindCases(const fs::path& path, std::error_code& error) {
   std::vector<CaseFile> cases;
   if (fs::is_regular_file(path, error)) {
-    const fs::path absolute = fs::absolute(path, error);
-    cases.push_back({path, (absolute.parent_path().filename() / absolute.stem()).string()});
+    cases.push_back({path, LabelOf(path, path)});
     return cases;
   }
   if (error) return cases;
   for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
        it.increment(error)) {
-    if (it->path().extension() != ".safetensors" || !it->is_regular_file()) continue;
-    fs::path label = it->path().lexically_relative(path).replace_extension();
-    if (!label.has_parent_path()) label = fs::absolute(it->path()).parent_path().filename() / label;
-    cases.push_back({it->path(), label.string()});
+    if (it->path().extension() != ".safetensors" &&
+        !FolderReplays().contains(it->path().filename().string())) {
+      continue;
+    }
+    if (it->is_regular_file()) cases.push_back({it->path(), LabelOf(it->path(), path)});
   }
   std::ranges::sort(cases, {}, &CaseFile::label);
   return cases;
@@ -85,6 +106,11 @@ struct Outcome {
 
 Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
   try {
+    const auto folder_replay = FolderReplays().find(file.path.filename().string());
+    if (folder_replay != FolderReplays().end()) {
+      const Comparison comparison = folder_replay->second(file.path.string());
+      return {comparison.passed() ? Verdict::kPass : Verdict::kFail, comparison.Summary()};
+    }
     // One context per case, so cases share nothing.
     const ContextPtr context = ValueOrThrow(
         MakeContext(ValueOrThrow(ParseDevice(options.device)).For(0), options.num_threads));
@@ -116,7 +142,8 @@ int Verify(const std::string& path, const VerifyOptions& options, std::ostream& 
     return 2;
   }
   if (cases.empty()) {
-    errors << "apogee verify: " << path << ": no .safetensors files below this folder\n";
+    errors << "apogee verify: " << path
+           << ": no .safetensors files, no expected.json and no cases.json below this folder\n";
     return 2;
   }
   int passed = 0;

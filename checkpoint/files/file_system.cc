@@ -3,66 +3,26 @@
 #include "apogee/checkpoint/files/file_system.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <utility>
 
-#include "apogee/checkpoint/files/os_error.h"
 #include "apogee/checkpoint/files/real_folder.h"
+#include "apogee/core/process/raw_file.h"
 
 namespace apogee::checkpoint {
 namespace {
-
-// write(), but a limit on the size of files (ulimit -f) gives an error like a full disk, where
-// write() would end the process with SIGXFSZ. Only this thread's signal is blocked and taken.
-ssize_t WriteWithoutSignal(int fd, std::span<const std::byte> bytes) {
-  sigset_t limit, before;
-  sigemptyset(&limit);
-  sigaddset(&limit, SIGXFSZ);
-  pthread_sigmask(SIG_BLOCK, &limit, &before);
-  const ssize_t done = write(fd, bytes.data(), bytes.size());
-  const int error = errno;
-  const timespec now = {};
-  if (done < 0 && error == EFBIG) sigtimedwait(&limit, nullptr, &now);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
-  return done;
-}
-
-// Describes for the message what `needed` bytes did not fit into.
-std::string Shortage(int fd, size_t needed, int error) {
-  struct rlimit limit {};
-  if (error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
-    return internal::Concat("write ", needed, " bytes (a file may have ", limit.rlim_cur,
-                            " here, see ulimit -f)");
-  }
-  struct statvfs info {};
-  if (error != ENOSPC || fstatvfs(fd, &info) != 0) return "write";
-  return internal::Concat("write ", needed, " bytes (", info.f_bavail * info.f_frsize,
-                          " are free there)");
-}
 
 class RealWritableFile : public WritableFile {
  public:
   RealWritableFile(std::string path, int fd) : path_(std::move(path)), file_(fd) {}
 
   absl::Status Append(std::span<const std::byte> bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t done = WriteWithoutSignal(file_.fd(), bytes);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) {
-        const int error = errno;
-        return OsError(path_, Shortage(file_.fd(), bytes.size(), error), error);
-      }
-      bytes = bytes.subspan(static_cast<size_t>(done));
-      written_ += done;
-    }
+    APOGEE_RETURN_IF_ERROR(WriteAll(file_.fd(), path_, bytes));
+    written_ += static_cast<int64_t>(bytes.size());
     StartWriteback();
     return absl::OkStatus();
   }
@@ -96,15 +56,7 @@ class RealReadableFile : public ReadableFile {
   const std::string& path() const override { return path_; }
   int64_t size() const override { return size_; }
   absl::Status Read(int64_t offset, std::span<std::byte> to) const override {
-    while (!to.empty()) {
-      const ssize_t got = pread(file_.fd(), to.data(), to.size(), offset);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return DataLoss(path_, ": byte ", offset, ": ", std::strerror(errno));
-      if (got == 0) return DataLoss(path_, ": byte ", offset, ": the file ends there");
-      to = to.subspan(static_cast<size_t>(got));
-      offset += got;
-    }
-    return absl::OkStatus();
+    return ReadAt(file_.fd(), path_, offset, to);
   }
 
  private:
@@ -120,26 +72,9 @@ PathKind KindOfMode(mode_t mode) {
                          : PathKind::kOther;
 }
 
-absl::Status CheckRegular(const std::string& path, mode_t mode) {
-  if (S_ISREG(mode)) return absl::OkStatus();
-  return InvalidArgument(path, ": is a ", PathKindName(KindOfMode(mode)), ", not a regular file");
-}
-
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRegular(const std::string& path, bool follow) {
-  // Checks the kind first, because opening a device may start it. Then opens without blocking, in
-  // case it has become a pipe since.
-  struct stat info {};
-  if (fstatat(AT_FDCWD, path.c_str(), &info, follow ? 0 : AT_SYMLINK_NOFOLLOW) != 0) {
-    return OsError(path, "open", errno);
-  }
-  APOGEE_RETURN_IF_ERROR(CheckRegular(path, info.st_mode));
-  Descriptor file(
-      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW)));
-  if (file.fd() < 0) return OsError(path, "open", errno);
-  if (fstat(file.fd(), &info) != 0) return OsError(path, "read", errno);
-  APOGEE_RETURN_IF_ERROR(CheckRegular(path, info.st_mode));
-  return std::make_unique<RealReadableFile>(path, std::move(file),
-                                            static_cast<int64_t>(info.st_size));
+  APOGEE_ASSIGN_OR_RETURN(OpenedFile file, OpenRegularFile(path, follow));
+  return std::make_unique<RealReadableFile>(path, std::move(file.descriptor), file.size);
 }
 
 class Real : public FileSystem {

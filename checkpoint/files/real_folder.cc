@@ -12,7 +12,7 @@
 #include <cstdio>
 
 #include "apogee/checkpoint/files/file_system.h"
-#include "apogee/checkpoint/files/os_error.h"
+#include "apogee/core/process/raw_file.h"
 
 namespace apogee::checkpoint {
 namespace {
