@@ -50,7 +50,7 @@ const std::map<std::string, Replay>& Replays() {
 // The replay for each name of a file that records a folder.
 const std::map<std::string, Comparison (*)(const std::string&)>& FolderReplays() {
   static const auto& replays = *new std::map<std::string, Comparison (*)(const std::string&)>{
-      {"expected.json", &ReplayDataset}};
+      {"cases.json", &ReplayTokenizer}, {"expected.json", &ReplayDataset}};
   return replays;
 }
 
@@ -143,7 +143,7 @@ int Verify(const std::string& path, const VerifyOptions& options, std::ostream& 
   }
   if (cases.empty()) {
     errors << "apogee verify: " << path
-           << ": no .safetensors files and no expected.json below this folder\n";
+           << ": no .safetensors files, no expected.json and no cases.json below this folder\n";
     return 2;
   }
   int passed = 0;
