@@ -5,8 +5,8 @@
 
 #include <map>
 
+#include "apogee/autograd/documents.h"
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/autograd/functions/shape.h"
 #include "apogee/nn/recurrent.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/nn/tiny_models.h"
