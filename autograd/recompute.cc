@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/autograd/documents.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/autograd/saved_tensor.h"
 
@@ -17,7 +18,7 @@ thread_local bool is_recomputing = false;
 class Segment {
  public:
   Segment(std::function<Tensor(const Tensor&)> fn, const Tensor& input, Generator* generator)
-      : fn_(std::move(fn)), input_(input), generator_(generator) {
+      : fn_(std::move(fn)), input_(input), generator_(generator), documents_(CurrentDocuments()) {
     if (generator_ != nullptr) before_ = *generator_;
   }
 
@@ -53,6 +54,7 @@ class Segment {
       return tensors.back();
     });
     Replay replay(generator_, before_);
+    const DocumentsGuard documents(documents_);
     fn_(input_);
     same = same && tensors.size() == shapes_.size();
     APOGEE_CHECK(same, "recompute: the function saved ", shapes_.size(), " tensors in forward and ",
@@ -81,7 +83,8 @@ class Segment {
   std::function<Tensor(const Tensor&)> fn_;
   Tensor input_;  // with its graph, so that the second run records what the first did
   Generator* generator_;
-  Generator before_;  // its state before the first run
+  Generator before_;                      // its state before the first run
+  std::shared_ptr<Documents> documents_;  // of the first run
   std::vector<Shape> shapes_;
   std::vector<std::shared_ptr<PackedTensor>> tensors_;
 };

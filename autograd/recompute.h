@@ -16,8 +16,9 @@
 
 namespace apogee::autograd {
 
-// `fn` must be a pure function of its input, of parameters, and of `generator`: the second run
-// starts with the generator's state of the first. `generator` and everything that fn refers to must
+// `fn` must be a pure function of its input, of parameters, of `generator` and of the current
+// documents (autograd/documents.h): the second run starts with the generator's state of the first,
+// and has its documents. `generator` and everything that fn refers to must
 // live until backward has run. Backward throws Error if the second run saves another number of
 // tensors, or other shapes, than the first.
 Tensor Recompute(std::function<Tensor(const Tensor&)> fn, const Tensor& input,

@@ -192,7 +192,8 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
          .criterion = micro.share == 1 || criterion == nullptr ? criterion : part,
          .optimizer = optimizer,
          .return_outputs = options.return_outputs,
-         .normalizer = normalizer_.get()});
+         .normalizer = normalizer_.get(),
+         .starts = options.starts});
     if (optimizer != nullptr) EndMicroBatch(result.loss);
     return result;
   });

@@ -120,6 +120,9 @@ class Booster : private StepListener {
   struct PipelineOptions {
     // Return the model's outputs, on ranks that have the last part.
     bool return_outputs = false;
+    // Packed documents: i64 [B, T], where each token's document begins. For a model that takes them
+    // (nn::Module::takes_documents); undefined: sequences are one document each.
+    Tensor starts = {};
   };
   PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
                                   const Criterion& criterion, optim::Optimizer* optimizer) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "apogee/autograd/documents.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/layers.h"
@@ -86,6 +87,10 @@ GraphedMicroStep::~GraphedMicroStep() = default;
 void GraphedMicroStep::CheckSetup() const {
   APOGEE_CHECK(autograd::GradModeEnabled(),
                "GraphedMicroStep: gradients are switched off here (NoGradGuard)");
+  APOGEE_CHECK(
+      autograd::CurrentDocuments() == nullptr,
+      "GraphedMicroStep: a DocumentsGuard is in force, and a replay would use the documents "
+      "of the batch that was captured; run packed documents eagerly");
   // Makes names only for messages, because this runs every time.
   const auto name_of = [this](const nn::Module* module) {
     for (const auto& [name, each] : model_.NamedModules()) {

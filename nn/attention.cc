@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/autograd/documents.h"
 #include "apogee/autograd/functions/attention.h"
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/shape.h"
@@ -17,14 +18,21 @@ AttentionCore::AttentionCore(int64_t head_dim) : head_dim_(head_dim) {
 
 Tensor AttentionCore::Forward(const Tensor& qkv) {
   const int64_t num_heads = qkv.size(-1) / (3 * head_dim_);
-  if (function_ == nullptr) return autograd::PackedAttention(qkv, num_heads);
+  if (function_ == nullptr) return autograd::PackedAttention(qkv, num_heads, Options(qkv));
   const ops::Qkv parts = autograd::UnpackQkv(qkv, num_heads);
-  const Tensor out = function_(parts.q, parts.k, parts.v);
+  const Tensor out = Attend(parts.q, parts.k, parts.v);
   return autograd::View(out, {out.size(0), out.size(1), out.size(2) * out.size(3)});
 }
 
 Tensor AttentionCore::Attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
-  return function_ != nullptr ? function_(q, k, v) : autograd::Attention(q, k, v);
+  if (function_ == nullptr) return autograd::Attention(q, k, v, Options(q));
+  return function_(q, k, v, DocumentsOf("attention", q, sequence_part()));
+}
+
+autograd::AttentionOptions AttentionCore::Options(const Tensor& q) const {
+  const DocumentsPtr documents = DocumentsOf("attention", q, sequence_part());
+  if (documents == nullptr) return {};
+  return {.first_keys = documents->FirstKeys(sequence_part(), sequence_part())};
 }
 
 Tensor AttentionCore::Heads(const Tensor& x) const {
@@ -32,6 +40,10 @@ Tensor AttentionCore::Heads(const Tensor& x) const {
 }
 
 Tensor AttentionCore::Rotated(const Tensor& x, double theta) const {
+  if (const DocumentsPtr documents = DocumentsOf("rotary positions", x, sequence_part())) {
+    return autograd::Rotary(x,
+                            {.theta = theta, .positions = documents->Positions(sequence_part())});
+  }
   const std::vector<TokenRun> runs = sequence_part().Runs(x.size(1));
   autograd::RotaryOptions options{.theta = theta, .first_position = runs[0].first};
   if (runs.size() > 1) {
@@ -47,7 +59,17 @@ void AttentionCore::ReplaceAttention(Function function) {
   function_ = std::move(function);
 }
 
-Tensor RowsOfTokens(const Tensor& table, int64_t tokens, const SequencePart& part) {
+DocumentsPtr DocumentsOf(const char* what, const Tensor& x, const SequencePart& part) {
+  const DocumentsPtr& documents = autograd::CurrentDocuments();
+  if (documents != nullptr) documents->CheckFit(what, x.size(0), part.Whole(x.size(1)));
+  return documents;
+}
+
+Tensor RowsOfTokens(const Tensor& table, const Tensor& tokens_in, const SequencePart& part) {
+  if (const DocumentsPtr documents = DocumentsOf("positions", tokens_in, part)) {
+    return autograd::Embedding(documents->Positions(part), table);
+  }
+  const int64_t tokens = tokens_in.size(1);
   const std::vector<TokenRun> runs = part.Runs(tokens);
   if (runs.size() == 1) return autograd::Slice(table, 0, runs[0].first, tokens);
   std::vector<int64_t> rows;

@@ -13,14 +13,22 @@
 // The number of heads comes from the tensors given: under tensor parallelism a rank has some of the
 // heads. T counts the tokens that this rank holds (sequence_part()). Module hooks run around
 // operator() only, not around Attend.
+//
+// If the model was called with the starts of packed documents (Module::takes_documents), a token
+// attends to tokens of its own document only, and positions count from the document's start.
 #ifndef APOGEE_NN_ATTENTION_H_
 #define APOGEE_NN_ATTENTION_H_
 
 #include <functional>
+#include <memory>
 
+#include "apogee/autograd/documents.h"
+#include "apogee/autograd/functions/attention.h"
 #include "apogee/nn/configured.h"
 
 namespace apogee::nn {
+
+using DocumentsPtr = std::shared_ptr<autograd::Documents>;
 
 class AttentionCore : public Module, public Configured {
  public:
@@ -37,17 +45,25 @@ class AttentionCore : public Module, public Configured {
   Tensor Rotated(const Tensor& x, double theta) const;
 
   // Computes `function` instead of causal attention from now on; q, k, v and the result are shaped
-  // as in Attend. Throws Error if attention has been replaced before.
-  using Function = std::function<Tensor(const Tensor& q, const Tensor& k, const Tensor& v)>;
+  // as in Attend. `documents` are those of the whole sequences, of which this rank may hold parts;
+  // null: there are none. Throws Error if attention has been replaced before.
+  using Function = std::function<Tensor(const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const DocumentsPtr& documents)>;
   void ReplaceAttention(Function function);
 
  private:
+  autograd::AttentionOptions Options(const Tensor& q) const;
+
   int64_t head_dim_;
   Function function_;  // null: autograd::Attention
 };
 
-// From a table of positions [P, d], the rows of this rank's `tokens` tokens: [tokens, d].
-Tensor RowsOfTokens(const Tensor& table, int64_t tokens, const SequencePart& part);
+// The documents of this forward, null if there are none. Throws Error unless x [B, T, ..] holds
+// `part` of their sequences; `what` begins the message.
+DocumentsPtr DocumentsOf(const char* what, const Tensor& x, const SequencePart& part);
+// From a table of positions [P, d], the rows of this rank's tokens [B, T]: [T, d]. With documents,
+// the rows of the tokens' places in them: [B, T, d].
+Tensor RowsOfTokens(const Tensor& table, const Tensor& tokens, const SequencePart& part);
 // Throws Error unless `tokens` is [B, T] and the whole sequence, of which `part` is this rank's,
 // has at most max_tokens tokens. `model` begins the message.
 void CheckTokens(const char* model, const Tensor& tokens, int64_t max_tokens,

@@ -167,6 +167,17 @@ class Module {
   const SequencePart& sequence_part() const { return sequence_part_; }
   void set_sequence_part(const SequencePart& part) { sequence_part_ = part; }
 
+  // Override it to return true in a model that may be called with packed documents
+  // (autograd/documents.h):
+  //   Tensor logits = model({{"tokens", tokens}, {"starts", starts}}).at("logits");
+  // runs Forward(tokens), also one that has been replaced (pipelines run it as pieces, and take the
+  // starts themselves). By that the model promises that tokens mix in nn::AttentionCore only, and
+  // that positions come from it or from nn::RowsOfTokens. Throws Error for other names, for starts
+  // that are not those of `tokens`, and if a module of the tree mixes_tokens().
+  virtual bool takes_documents() const { return false; }
+  // Throws Error unless this model may be called with packed documents.
+  void CheckTakesDocuments();
+
   // Override it to return true in a module whose result for a token depends on other tokens, if it
   // does not leave that to an nn::AttentionCore. Sequence parallelism refuses such modules.
   virtual bool mixes_tokens() const { return false; }
@@ -247,6 +258,7 @@ class Module {
   using InitOfShape = std::function<Init(const Shape& shape)>;
   void ReplaceInit(const std::string& pattern, const InitOfShape& init);
   Tensor Compute(const Tensor& input);
+  NamedTensors RunWithDocuments(const NamedTensors& inputs);
   ParameterPtr Declare(std::vector<Declared>& list, const std::string& name, const Shape& shape,
                        const Init& init);
   void RegisterModule(const std::string& name, const std::shared_ptr<Module>& child);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/autograd/documents.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
@@ -39,7 +40,9 @@ FirstStepWatch::FirstStepWatch(std::string plugin, const comm::Mesh& mesh,
 
 void FirstStepWatch::Attach(nn::Module& model, optim::Optimizer& optimizer) {
   hooks_.emplace_back(model.AddPreForwardHook([this](nn::Module& root, const Tensor& input) {
-    if (root.is_training()) Add(input);
+    if (!root.is_training()) return;
+    Add(input);
+    if (const auto& documents = autograd::CurrentDocuments()) Add(documents->FirstKeys({}, {}));
   }));
   optimizer_ = &optimizer;
   hooks_.push_back(optimizer.AddListener(*this));
@@ -78,9 +81,10 @@ void FirstStepWatch::Add(const Tensor& inputs) {
   hash_ = HashOf(inputs, hash_);
 }
 
-void FirstStepWatch::Check(const Tensor& inputs) {
+void FirstStepWatch::Check(const Tensor& inputs, const Tensor& starts) {
   if (done_) return;
   Add(inputs);
+  if (starts.defined()) Add(starts);
   CheckInputs(*mesh_.group({kPp, kSp, kTp}));
 }
 

@@ -34,8 +34,9 @@ class FirstStepWatch : private StepListener {
   FirstStepWatch(std::string plugin, const comm::Mesh& mesh,
                  const nn::parallel::TensorParallel* parallel, ContextPtr context);
   void Attach(nn::Module& model, optim::Optimizer& optimizer);
-  // Treats `inputs` as those of a call of the model, and compares them over the ranks. Collective.
-  void Check(const Tensor& inputs);
+  // Treats `inputs`, and the starts of their documents if defined, as those of a call of the model,
+  // and compares them over the ranks. Collective.
+  void Check(const Tensor& inputs, const Tensor& starts);
 
  private:
   void BeforeStep() override;

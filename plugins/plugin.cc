@@ -24,9 +24,21 @@ Tensor Plugin::WholeValue(const autograd::Parameter& parameter) const {
   return parameter.data();
 }
 
+void CheckStarts(const PipelineCall& call) {
+  if (!call.starts.defined()) return;
+  call.model.CheckTakesDocuments();
+  APOGEE_CHECK(call.starts.shape() == call.inputs.shape(), "execute_pipeline: inputs ",
+               call.inputs.shape(), " and starts ", call.starts.shape(),
+               " differ; pass the starts of the same batch");
+}
+
 PipelineResult Plugin::ExecutePipeline(const PipelineCall& call) {
   const autograd::GradModeGuard grad_mode(call.optimizer != nullptr);
-  const Tensor outputs = call.model(call.inputs);
+  CheckStarts(call);
+  const Tensor outputs =
+      call.starts.defined()
+          ? call.model({{"tokens", call.inputs}, {"starts", call.starts}}).at("logits")
+          : call.model(call.inputs);
   PipelineResult result;
   if (call.return_outputs) result.outputs = outputs.Detach();
   if (call.criterion == nullptr) return result;

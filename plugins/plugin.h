@@ -27,7 +27,8 @@ class LossNormalizer;  // loss_normalizer.h
 
 using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 
-// The arguments of Plugin::ExecutePipeline. `targets` may be undefined when there is no criterion.
+// The arguments of Plugin::ExecutePipeline. `targets` may be undefined when there is no criterion,
+// and `starts` (nn::Module::takes_documents) if documents are not packed.
 struct PipelineCall {
   const Tensor& inputs;
   const Tensor& targets;
@@ -36,7 +37,12 @@ struct PipelineCall {
   optim::Optimizer* optimizer = nullptr;  // null: evaluation
   bool return_outputs = false;
   LossNormalizer* normalizer = nullptr;  // the criterion's; null: it has none
+  Tensor starts = {};
 };
+
+// Throws Error unless the starts of `call` are undefined, or those of its inputs, and its model takes
+// documents.
+void CheckStarts(const PipelineCall& call);
 
 struct PipelineResult {
   // The loss of this replica's batch: a scalar that belongs to no graph, on every rank that trains

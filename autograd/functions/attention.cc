@@ -48,6 +48,7 @@ class AttentionNode : public Node {
   }
   void ReleaseSaved() override {
     for (SavedTensor* saved : {&q_, &k_, &v_, &out_, &lse_, &mask_}) saved->Reset();
+    options_.first_keys = Tensor();
   }
 
  private:
@@ -77,6 +78,7 @@ class PackedAttentionNode : public Node {
   }
   void ReleaseSaved() override {
     for (SavedTensor* saved : {&packed_, &out_, &lse_}) saved->Reset();
+    options_.first_keys = Tensor();
   }
 
  private:

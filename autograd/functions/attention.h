@@ -11,6 +11,8 @@
 //   // With padding (u8 [B, 1, 1, S], 1 for a word), or a sliding window:
 //   Tensor out = autograd::Attention(q, k, v, {.causal = false, .mask = is_word});
 //   Tensor out = autograd::Attention(q, k, v, {.window = 1024});
+//   // Documents packed into one sequence; starts: i64 [B, T], where each token's document begins.
+//   Tensor out = autograd::Attention(q, k, v, {.first_keys = starts});
 //
 // Shapes: B batch, T query tokens, S key tokens, H heads, K key/value heads, d head size, D = H d.
 // A mismatch of shapes or dtypes throws Error.

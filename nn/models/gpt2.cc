@@ -122,7 +122,7 @@ Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
 
 Tensor Gpt2::Embed(const Tensor& tokens) {
   CheckTokens("gpt2", tokens, config_.n_positions, sequence_part());
-  const Tensor positions = RowsOfTokens(wpe_->weight()->value(), tokens.size(1), sequence_part());
+  const Tensor positions = RowsOfTokens(wpe_->weight()->value(), tokens, sequence_part());
   return (*drop_)(autograd::Add(Residual((*wte_)(tokens)), Residual(positions)));
 }
 

@@ -7,6 +7,8 @@
 //                   .n_layer = 4, .n_head = 4});
 //   model.Initialize(context, {.seed = 1});
 //   Tensor logits = model(tokens);     // i64 [B, T], T <= n_positions -> [B, T, vocab_size]
+//   // Packed documents; starts: i64 [B, T], where each token's document begins.
+//   Tensor logits = model({{"tokens", tokens}, {"starts", starts}}).at("logits");
 //
 // A token outside the vocabulary or a sequence longer than n_positions throws Error.
 #ifndef APOGEE_NN_MODELS_GPT2_H_
@@ -42,6 +44,7 @@ class Gpt2 : public Chain, public Configured {
   explicit Gpt2(const Gpt2Config& config);
   const Gpt2Config& config() const { return config_; }
   void DescribeConfig(ConfigTexts& texts) const override;
+  bool takes_documents() const override { return true; }
 
  protected:
   // One piece each: the embeddings, every block, the head.

@@ -7,6 +7,8 @@
 //                    .num_hidden_layers = 4, .num_attention_heads = 4, .num_key_value_heads = 2});
 //   model.Initialize(context, {.seed = 1});
 //   Tensor logits = model(tokens);     // i64 [B, T] -> [B, T, vocab_size]
+//   // Packed documents; starts: i64 [B, T], where each token's document begins.
+//   Tensor logits = model({{"tokens", tokens}, {"starts", starts}}).at("logits");
 //
 // A token outside the vocabulary or T above max_position_embeddings throws Error.
 #ifndef APOGEE_NN_MODELS_LLAMA_H_
@@ -43,6 +45,7 @@ class Llama : public Chain, public Configured {
   explicit Llama(const LlamaConfig& config);
   const LlamaConfig& config() const { return config_; }
   void DescribeConfig(ConfigTexts& texts) const override;
+  bool takes_documents() const override { return true; }
 
  protected:
   // One piece each: the embedding, every layer, the head.

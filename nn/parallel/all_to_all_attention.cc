@@ -62,9 +62,11 @@ Tensor TokensToHeads(const Tensor& x, const comm::GroupPtr& group) {
 }
 
 Tensor AllToAllAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                         const comm::GroupPtr& group) {
+                         const comm::GroupPtr& group, const DocumentsPtr& documents) {
+  autograd::AttentionOptions options;
+  if (documents != nullptr) options.first_keys = documents->FirstKeys({}, {});
   return TokensToHeads(autograd::Attention(HeadsToTokens(q, group), HeadsToTokens(k, group),
-                                           HeadsToTokens(v, group)),
+                                           HeadsToTokens(v, group), options),
                        group);
 }
 

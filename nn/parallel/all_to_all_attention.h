@@ -15,6 +15,7 @@
 #define APOGEE_NN_PARALLEL_ALL_TO_ALL_ATTENTION_H_
 
 #include "apogee/comm/group.h"
+#include "apogee/nn/attention.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::nn::parallel {
@@ -24,8 +25,9 @@ Tensor HeadsToTokens(const Tensor& x, const comm::GroupPtr& group);
 // The inverse.
 Tensor TokensToHeads(const Tensor& x, const comm::GroupPtr& group);
 
+// `documents`: of the whole sequences; null: none.
 Tensor AllToAllAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                         const comm::GroupPtr& group);
+                         const comm::GroupPtr& group, const DocumentsPtr& documents = nullptr);
 
 }  // namespace apogee::nn::parallel
 

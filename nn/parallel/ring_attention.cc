@@ -21,13 +21,23 @@ using autograd::SavedTensor;
 struct RingStep {
   bool causal = false;  // the keys are the rank's own
   int64_t first_query = 0, queries = 0, keys = 0;
+  Tensor first_keys;  // of the queries; undefined without documents
 
-  RingStep(int rank, int source, int64_t tokens) : queries(tokens), keys(tokens) {
+  RingStep(const comm::Group& group, int step, int64_t tokens, const DocumentsPtr& documents)
+      : queries(tokens), keys(tokens) {
+    const int n = group.size(), rank = group.rank(), source = (rank - step + n) % n;
     causal = source == rank;
     if (source < rank) keys = tokens / 2;
     if (source > rank) first_query = queries = tokens / 2;
+    if (documents == nullptr) return;
+    const auto part = [n](int of) {
+      return SequencePart{.rank = of, .size = n, .layout = SequenceLayout::kZigZag};
+    };
+    first_keys = Queries(documents->FirstKeys(part(rank), part(source)));
   }
-  ops::AttentionOptions options() const { return {.causal = causal, .wide = true}; }
+  ops::AttentionOptions options() const {
+    return {.causal = causal, .wide = true, .first_keys = first_keys};
+  }
   Tensor Queries(const Tensor& x) const { return x.Slice(1, first_query, queries); }
   Tensor Keys(const Tensor& x) const { return x.Slice(1, 0, keys); }
   ops::AttentionResult Queries(const ops::AttentionResult& x) const {
@@ -74,15 +84,16 @@ Tensor Half(const Tensor& packed, int64_t index, const Shape& shape) {
   return packed.Slice(0, index, 1).View(shape);
 }
 
-ops::AttentionResult Forward(const ops::Qkv& qkv, comm::Group& group) {
-  const int n = group.size(), rank = group.rank();
+ops::AttentionResult Forward(const ops::Qkv& qkv, comm::Group& group,
+                             const DocumentsPtr& documents) {
+  const int n = group.size();
   const int64_t tokens = qkv.q.size(1);
   RingBuffer kv(group, Packed(qkv.k, qkv.v));
   ops::AttentionResult sum;
   for (int s = 0; s < n; ++s) {
     const bool more = s + 1 < n;
     if (more) kv.Start();
-    const RingStep step(rank, (rank - s + n) % n, tokens);
+    const RingStep step(group, s, tokens, documents);
     const ops::AttentionResult part = ops::AttentionForward(
         step.Part(qkv.q, Half(kv.now(), 0, qkv.k.shape()), Half(kv.now(), 1, qkv.k.shape())),
         step.options());
@@ -101,13 +112,15 @@ void AddTokens(const Tensor& sum, int64_t first, const Tensor& part) {
 
 class RingAttentionNode : public autograd::Node {
  public:
-  RingAttentionNode(const ops::Qkv& qkv, const ops::AttentionResult& forward, comm::GroupPtr group)
+  RingAttentionNode(const ops::Qkv& qkv, const ops::AttentionResult& forward, comm::GroupPtr group,
+                    DocumentsPtr documents)
       : q_(qkv.q),
         k_(qkv.k),
         v_(qkv.v),
         out_(forward.out),
         lse_(forward.lse),
-        group_(std::move(group)) {}
+        group_(std::move(group)),
+        documents_(std::move(documents)) {}
   const char* name() const override { return "ring_attention"; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads,
@@ -117,14 +130,14 @@ class RingAttentionNode : public autograd::Node {
     const Tensor dout = grads[0].Detach().Contiguous();
     const Shape shape = qkv.k.shape();
     const DType dtype = qkv.q.dtype(), wide = ComputeDType(dtype);
-    const int n = group_->size(), rank = group_->rank();
+    const int n = group_->size();
     const Tensor dq = Tensor::Zeros(qkv.q.shape(), wide, dout.context());
     RingBuffer kv(*group_, Packed(qkv.k, qkv.v));
     RingBuffer dkv(*group_, Tensor::Zeros({2, qkv.k.numel()}, wide, dout.context()));
     for (int s = 0; s < n; ++s) {
       const bool more = s + 1 < n;
       if (more) kv.Start();
-      const RingStep step(rank, (rank - s + n) % n, qkv.q.size(1));
+      const RingStep step(*group_, s, qkv.q.size(1), documents_);
       const ops::Qkv part = step.Part(qkv.q, Half(kv.now(), 0, shape), Half(kv.now(), 1, shape));
       const ops::Qkv result{Tensor::Empty(part.q.shape(), wide, dout.context()),
                             Tensor::Empty(part.k.shape(), wide, dout.context()),
@@ -156,23 +169,25 @@ class RingAttentionNode : public autograd::Node {
 
   SavedTensor q_, k_, v_, out_, lse_;
   comm::GroupPtr group_;
+  DocumentsPtr documents_;
 };
 
 }  // namespace
 
-Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                     const comm::GroupPtr& group) {
+Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v, const comm::GroupPtr& group,
+                     const DocumentsPtr& documents) {
   APOGEE_CHECK(
       q.rank() == 4 && k.rank() == 4 && q.size(1) == k.size(1) && q.size(1) % 2 == 0,
       "ring attention: needs q and k [batch, tokens, heads, head size] with an even number of "
       "tokens (two pieces of each sequence), got ",
       q.shape(), " and ", k.shape());
   const ops::Qkv qkv{q.Detach(), k.Detach(), v.Detach()};
-  ops::AttentionResult forward = Forward(qkv, *group);
+  ops::AttentionResult forward = Forward(qkv, *group, documents);
   if (forward.out.dtype() != q.dtype()) forward.out = forward.out.To(q.dtype());
   Tensor out = forward.out;
   if (autograd::NeedsGrad({q, k, v})) {
-    autograd::Attach(out, std::make_shared<RingAttentionNode>(qkv, forward, group), {q, k, v});
+    autograd::Attach(out, std::make_shared<RingAttentionNode>(qkv, forward, group, documents),
+                     {q, k, v});
   }
   return out;
 }

@@ -24,13 +24,16 @@
 #define APOGEE_NN_PARALLEL_RING_ATTENTION_H_
 
 #include "apogee/comm/group.h"
+#include "apogee/nn/attention.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::nn::parallel {
 
-// q [B, t, H, d], k and v [B, t, K, d], t even, K divides H (grouped queries).
-Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                     const comm::GroupPtr& group);
+// q [B, t, H, d], k and v [B, t, K, d], t even, K divides H (grouped queries). `documents`: of the
+// whole sequences, in which no token attends to another document; null: none. Steps over keys that
+// no query sees cost their communication only.
+Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v, const comm::GroupPtr& group,
+                     const DocumentsPtr& documents = nullptr);
 
 }  // namespace apogee::nn::parallel
 

@@ -121,8 +121,9 @@ void SequenceParallel::Apply() {
     if (style != kAttention || mode_ == SequenceMode::kSplitGather) continue;
     const auto attend = mode_ == SequenceMode::kAllToAll ? &AllToAllAttention : &RingAttention;
     dynamic_cast<AttentionCore&>(*module).ReplaceAttention(
-        [attend, group = cut_.group](const Tensor& q, const Tensor& k, const Tensor& v) {
-          return attend(q, k, v, group);
+        [attend, group = cut_.group](const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const DocumentsPtr& documents) {
+          return attend(q, k, v, group, documents);
         });
   }
   module_->ReplaceForward(

@@ -283,7 +283,7 @@ void HybridParallelPlugin::State::Backward(const Tensor& loss, optim::Optimizer&
 
 PipelineResult HybridParallelPlugin::State::ExecutePipeline(const PipelineCall& call) {
   // Batches of different sizes would otherwise fail later, somewhere in the pipeline.
-  if (call.optimizer != nullptr && call.inputs.defined()) watch_->Check(call.inputs);
+  if (call.optimizer != nullptr && call.inputs.defined()) watch_->Check(call.inputs, call.starts);
   const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;
   return pipeline_.Run(call, inner().engine(),
                        {.loss_scale = inner().loss_scale(),

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "apogee/autograd/documents.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/plugins/loss_normalizer.h"
 
@@ -43,7 +44,8 @@ struct Executor::Running {
   std::optional<Inbox> inbox;
   std::map<Message, Tensor> here;  // messages between two parts of this stage
   std::deque<std::shared_ptr<comm::Work>> sends;
-  std::map<std::pair<int, int>, Slot> slots;  // by chunk and micro-batch
+  std::map<std::pair<int, int>, Slot> slots;                    // by chunk and micro-batch
+  std::vector<std::shared_ptr<autograd::Documents>> documents;  // of micro-batches; may be empty
   // For the last part:
   std::vector<Tensor> losses;
   bool raw_losses = false;  // losses are means of micro-batches, not addends
@@ -101,6 +103,10 @@ PipelineResult Executor::Run(const ExecutorCall& call) {
     const int64_t larger = std::min(m, samples % call.num_micros);
     run.begin.push_back(m * (samples / call.num_micros) + larger);
   }
+  CheckStarts(call);
+  for (int m = 0; call.starts.defined() && m < call.num_micros; ++m) {
+    run.documents.push_back(std::make_shared<autograd::Documents>(run.Part(call.starts, m)));
+  }
   Generator& generator = parts_.model.generator();
   run.training_mode = parts_.model.is_training();
   if (run.training_mode) parts_.model.BeginBatch(call.inputs);
@@ -157,7 +163,12 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
   const int64_t drawn = part == 0 ? 0 : outputs_.at(run.Key(part - 1, op.micro)).draws;
   generator.set_next_stream(run.first_stream + static_cast<uint64_t>(drawn));
   generator.set_first_sample(run.first_sample + run.begin[static_cast<size_t>(op.micro)]);
-  for (const nn::Piece& piece : parts_.cut.Pieces(part)) x = piece.forward(x);
+  {
+    const auto micro = static_cast<size_t>(op.micro);
+    const autograd::DocumentsGuard documents(run.documents.empty() ? nullptr
+                                                                   : run.documents[micro]);
+    for (const nn::Piece& piece : parts_.cut.Pieces(part)) x = piece.forward(x);
+  }
   outputs_[run.Key(part, op.micro)] = {
       .shape = x.shape(),
       .dtype = x.dtype(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rotary position embedding. All heads and samples use the same angles for a token, so their sines
-// and cosines are put into a table first.
+// Rotary position embedding. All heads use the same angles for a token, and so do all samples unless
+// tokens have positions of their own. Sines and cosines are put into a table first.
 #include <cmath>
 #include <numbers>
 
@@ -11,6 +11,11 @@
 
 namespace apogee::cpu {
 namespace {
+
+// Rows of the table: one for each token, of every sample if they differ.
+int64_t TableRows(const RotaryArgs& args) {
+  return args.positions == nullptr ? args.tokens : args.batch * args.tokens;
+}
 
 // Fills rows of the table, 2 * half elements each: cosines, then sines (negated for the inverse).
 template <typename C>
@@ -22,7 +27,8 @@ void FillTable(const RotaryArgs& args, const double* turns_per_token, C* table, 
     C* cosines = table + t * 2 * half;
     C* sines = cosines + half;
     const int64_t jump = t >= args.jump_at ? args.jump : 0;
-    const double position = static_cast<double>(args.first_position + t + jump);
+    const double position = static_cast<double>(
+        args.positions == nullptr ? args.first_position + t + jump : args.positions[t]);
     if constexpr (std::is_same_v<C, double>) {
       for (int64_t i = 0; i < half; ++i) {
         const double angle = position * turns_per_token[i] * (2 * std::numbers::pi);
@@ -57,7 +63,8 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args) {
   using C = ComputeType<T>;
   const int64_t half = args.head_dim / 2;
   const Workspace frequencies(context, half * static_cast<int64_t>(sizeof(double)));
-  const Workspace angles(context, args.tokens * 2 * half * static_cast<int64_t>(sizeof(C)));
+  const int64_t rows = TableRows(args);
+  const Workspace angles(context, rows * 2 * half * static_cast<int64_t>(sizeof(C)));
   double* turns_per_token = frequencies.data<double>();
   C* table = angles.data<C>();
   for (int64_t i = 0; i < half; ++i) {
@@ -65,7 +72,7 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args) {
     turns_per_token[i] = std::pow(args.theta, exponent) / (2 * std::numbers::pi);
   }
   // An angle costs about as much as eight copied elements.
-  ForRows(context, args.tokens, 8 * half, [=, &args](int64_t begin, int64_t end) {
+  ForRows(context, rows, 8 * half, [=, &args](int64_t begin, int64_t end) {
     FillTable(args, turns_per_token, table, begin, end);
   });
   const T* x = static_cast<const T*>(args.x);
@@ -77,7 +84,7 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args) {
               const int64_t t = row % args.tokens;
               const T* from = x + b * args.x_strides[0] + t * args.x_strides[1];
               T* to = y + b * args.y_strides[0] + t * args.y_strides[1];
-              const C* cosines = table + t * 2 * half;
+              const C* cosines = table + (args.positions == nullptr ? t : row) * 2 * half;
               for (int64_t h = 0; h < args.heads; ++h) {
                 RotateHead(from + h * args.x_strides[2], cosines, cosines + half,
                            to + h * args.y_strides[2], half);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rotary position embedding. All heads and samples use the same angles for a token, so their
-// cosines and sines are put into a table first. Then each thread rotates a few neighbouring pairs.
+// Rotary position embedding. All heads use the same angles for a token, and so do all samples unless
+// tokens have positions of their own. Cosines and sines are put into a table first. Then each thread
+// rotates a few neighbouring pairs.
 #include <cmath>
 #include <numbers>
 
@@ -21,6 +22,11 @@ struct Frequencies {
   double turns[kMost];
 };
 
+// Rows of the table: one for each token, of every sample if they differ.
+int64_t TableRows(const RotaryArgs& args) {
+  return args.positions == nullptr ? args.tokens : args.batch * args.tokens;
+}
+
 // Fills rows of the table, 2 * half elements each: cosines, then sines (negated for the inverse).
 // This call fills pairs [first, first + count).
 template <typename C>
@@ -34,10 +40,12 @@ void FillTable(const DeviceContext& context, const RotaryArgs& args, int64_t fir
   }
   const int64_t half = args.head_dim / 2, jump_at = args.jump_at, jump = args.jump;
   const int64_t first_position = args.first_position;
+  const int64_t* const positions = args.positions;
   const double sign = args.inverse ? -1 : 1;
-  ForEach(context, args.tokens * count, [=] __device__(int64_t at) {
+  ForEach(context, TableRows(args) * count, [=] __device__(int64_t at) {
     const int64_t t = at / count, i = at % count;
-    const double position = static_cast<double>(first_position + t + (t >= jump_at ? jump : 0));
+    const double position = static_cast<double>(
+        positions == nullptr ? first_position + t + (t >= jump_at ? jump : 0) : positions[t]);
     double sine, cosine;
     sincospi(2 * (position * frequencies.turns[i]), &sine, &cosine);
     table[t * 2 * half + first + i] = static_cast<C>(cosine);
@@ -48,6 +56,7 @@ void FillTable(const DeviceContext& context, const RotaryArgs& args, int64_t fir
 struct Operands {
   int64_t x_strides[3], y_strides[3];  // of batch, tokens, heads
   int64_t half;
+  bool own_positions;                  // samples differ
   WideDivisor vectors, heads, tokens;  // vectors: the vectors of pairs of one head
 };
 
@@ -72,6 +81,7 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeT
   const Operands of{{args.x_strides[0], args.x_strides[1], args.x_strides[2]},
                     {args.y_strides[0], args.y_strides[1], args.y_strides[2]},
                     half,
+                    args.positions != nullptr,
                     WideDivisor(half / kCount, n),
                     WideDivisor(args.heads, n),
                     WideDivisor(args.tokens, n)};
@@ -81,7 +91,7 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeT
     const int64_t b = of.tokens.Divide(token), t = token - b * of.tokens.value;
     const T* from = x + b * of.x_strides[0] + t * of.x_strides[1] + h * of.x_strides[2] + i;
     T* to = y + b * of.y_strides[0] + t * of.y_strides[1] + h * of.y_strides[2] + i;
-    const C* cosines = table + t * 2 * of.half + i;
+    const C* cosines = table + (of.own_positions ? token : t) * 2 * of.half + i;
     const Vector<T, kCount> lower = ReadVector<kCount>(from);
     const Vector<T, kCount> upper = ReadVector<kCount>(from + of.half);
     Vector<T, kCount> new_lower, new_upper;
@@ -101,7 +111,7 @@ template <typename T>
 void Rotary(const DeviceContext& context, const RotaryArgs& args) {
   using C = ComputeType<T>;
   const int64_t half = args.head_dim / 2;
-  const Workspace angles(context, args.tokens * 2 * half * static_cast<int64_t>(sizeof(C)));
+  const Workspace angles(context, TableRows(args) * 2 * half * static_cast<int64_t>(sizeof(C)));
   for (int64_t first = 0; first < half; first += Frequencies::kMost) {
     FillTable(context, args, first, std::min(Frequencies::kMost, half - first), angles.data<C>());
   }

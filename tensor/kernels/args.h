@@ -210,7 +210,8 @@ struct NormBackwardArgs {
 //   y[i]     = x[i] cos(a) - x[i + h] sin(a)
 //   y[i + h] = x[i + h] cos(a) + x[i] sin(a)
 // inverse: -a instead of a (the backward pass). Tokens from jump_at on are `jump` positions
-// further.
+// further. positions [batch, tokens], contiguous: the place of each token instead of
+// first_position + t and the jump; null: none.
 struct RotaryArgs {
   DType dtype;
   const void* x;
@@ -222,6 +223,7 @@ struct RotaryArgs {
   int64_t first_position;
   bool inverse;
   int64_t jump_at = 0, jump = 0;
+  const int64_t* positions = nullptr;
 };
 
 // y[i] = weight[ids[i] - first], or zeros for an id outside [first, first + vocab), whose row is in

@@ -27,6 +27,21 @@ struct AttentionMask {
   int64_t strides[4] = {};
 };
 
+// The documents of packed sequences: query i of sample b sees only keys from at(b, i) on, where
+// at(b, i) = data[b * batch_stride + i]. Below 1: no key is left out; kv_tokens or more: the query
+// sees no key. Null: none.
+//
+// The keys that a query sees in the end, of all rules together, decide its results: they equal
+// those over these keys alone up to rounding. Where a document begins at a multiple of 64 in queries
+// and keys, and the CPU computes it, a key before the document and one behind it only add zeros to
+// sums, so the results of the document have the bits of those without its neighbours. Tiles of 64
+// keys that no query of a tile of 64 sees cost nothing: over causal documents of L tokens each, a
+// sequence of T tokens takes a time of T (L + 64), not of T^2.
+struct FirstKeys {
+  const int64_t* data = nullptr;
+  int64_t batch_stride = 0;
+};
+
 // Per head, without keeping the scores:
 //   out = softmax(scale * q k^T + mask) v
 // Query head h reads key/value head h / (heads / kv_heads). Causal: query i sees the keys
@@ -43,6 +58,7 @@ struct AttentionForwardArgs {
   bool wide = false;
   int64_t window = 0;
   AttentionMask mask = {};
+  FirstKeys first_keys = {};
 };
 // Overwrites dq, dk and dv, which may be interleaved in one packed buffer. wide: they are f32 (f64
 // for f64). dmask [batch, heads, q_tokens, kv_tokens], of the mask's floating dtype, is the
@@ -57,6 +73,7 @@ struct AttentionBackwardArgs {
   bool wide = false;
   int64_t window = 0;
   AttentionMask mask = {};
+  FirstKeys first_keys = {};
   void* dmask = nullptr;
 };
 // Joins attention over two sets of keys into attention over both. With

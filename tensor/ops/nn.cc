@@ -63,9 +63,27 @@ NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean
   return grads;
 }
 
+namespace {
+
+// Checks a tensor with an index for each token of x [batch, tokens, ..].
+void CheckPerToken(const char* what, const Tensor& index, const Tensor& x) {
+  const Shape want{x.size(0), x.size(1)};
+  APOGEE_CHECK(index.dtype() == DType::kI64 && index.shape() == want, what, " must be i64 ", want,
+               ", [batch, tokens], got ", DTypeName(index.dtype()), " ", index.shape());
+  CheckSameDevice(what, x, index);
+}
+
+}  // namespace
+
 Tensor Rotary(const Tensor& x_in, const RotaryOptions& options) {
   APOGEE_CHECK(x_in.defined() && x_in.rank() == 4 && x_in.size(3) % 2 == 0,
                "rotary: needs x [batch, tokens, heads, even head size]");
+  const int64_t* positions = nullptr;
+  if (options.positions.defined()) {
+    CheckPerToken("rotary: positions", options.positions, x_in);
+    APOGEE_CHECK(options.positions.is_contiguous(), "rotary: positions must be contiguous");
+    positions = options.positions.Detach().address<int64_t>();
+  }
   const Tensor x = x_in.stride(3) == 1 ? x_in.Detach() : x_in.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(x);
   x.context()->kernels().rotary(*x.context(), {.dtype = x.dtype(),
@@ -81,7 +99,8 @@ Tensor Rotary(const Tensor& x_in, const RotaryOptions& options) {
                                                .first_position = options.first_position,
                                                .inverse = options.inverse,
                                                .jump_at = options.jump_at,
-                                               .jump = options.jump});
+                                               .jump = options.jump,
+                                               .positions = positions});
   return y;
 }
 
@@ -98,6 +117,18 @@ AttentionOperand AsOperand(const char* name, const Tensor& x, DType dtype) {
 
 double ScaleOf(const AttentionOptions& options, const Tensor& q) {
   return options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
+}
+
+// Checks the first keys.
+FirstKeys FirstKeysOf(const AttentionOptions& options, const Tensor& q) {
+  const Tensor& first = options.first_keys;
+  if (!first.defined()) return {};
+  CheckPerToken("attention: first_keys", first, q);
+  APOGEE_CHECK(first.stride(1) == 1 || first.size(1) == 1,
+               "attention: the tokens of first_keys must be contiguous");
+  APOGEE_CHECK(ScaleOf(options, q) > 0,
+               "attention: with first_keys the scale must be above 0, got ", options.scale);
+  return {.data = first.Detach().address<int64_t>(), .batch_stride = first.stride(0)};
 }
 
 // Checks the mask and the window.
@@ -164,7 +195,8 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
                                             .causal = options.causal,
                                             .wide = options.wide,
                                             .window = options.window,
-                                            .mask = MaskOf(options, q, k)});
+                                            .mask = MaskOf(options, q, k),
+                                            .first_keys = FirstKeysOf(options, q)});
   return result;
 }
 
@@ -202,6 +234,7 @@ Tensor AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const T
                                              .wide = options.wide,
                                              .window = options.window,
                                              .mask = MaskOf(options, q, k),
+                                             .first_keys = FirstKeysOf(options, q),
                                              .dmask = wants_dmask ? dmask.raw() : nullptr});
   return wants_dmask ? SumTo(dmask, options.mask.shape()) : dmask;
 }

@@ -43,6 +43,9 @@ struct RotaryOptions {
   // Tokens from jump_at on are `jump` positions further, for a tensor that holds two runs of
   // tokens of a sequence.
   int64_t jump_at = 0, jump = 0;
+  // i64 [B, T]: the position of each token, for packed documents whose positions start anew. The
+  // fields first_position, jump_at and jump are then not used.
+  Tensor positions = {};
 };
 // Rotate-half positions on x [B, T, H, d], d even.
 Tensor Rotary(const Tensor& x, const RotaryOptions& options);
@@ -64,6 +67,11 @@ struct AttentionOptions {
   // added to the scaled scores (a bias); -inf hides a key. A query that sees no key gets zeros.
   // Needs scale >= 0.
   Tensor mask = {};
+  // i64 [B, T]: query i of sample b sees only the keys from first_keys[b, i] on (documents that are
+  // packed into one sequence). 0 or below: all that it would see anyway; S or above: none. Keys that
+  // no query near them sees are skipped (tensor/kernels/attention_args.h). Needs scale >= 0. The
+  // elements must not change before backward has run.
+  Tensor first_keys = {};
 };
 // out is [B, T, H, d] and contiguous. lse [B, H, T] is the log-sum-exp of the scaled scores.
 struct AttentionResult {

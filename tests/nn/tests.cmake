@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 apogee_test(NAME nn_convolution_test SRCS nn/convolution_test.cc LAYERS nn DEVICES)
+apogee_test(NAME nn_documents_test SRCS nn/documents_test.cc LAYERS nn)
 apogee_test(NAME nn_module_test SRCS nn/module_test.cc LAYERS nn)
 apogee_test(NAME nn_module_names_test SRCS nn/module_names_test.cc LAYERS nn)
 apogee_test(NAME nn_trace_modules_test SRCS nn/trace_modules_test.cc LAYERS nn

@@ -37,11 +37,27 @@ struct AttentionShape {
 };
 
 using AttentionFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&,
-                                     const comm::GroupPtr&);
+                                     const comm::GroupPtr&, const DocumentsPtr&);
+
+// Documents of 1, 2, 3, .. tokens; of every sample with others in front.
+DocumentsPtr MakeDocuments(int64_t batch, int64_t tokens, const ContextPtr& context) {
+  std::vector<int64_t> starts;
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t t = 0, begin = 0, length = 1 + 3 * b; t < tokens; ++t) {
+      if (t == begin + length) {
+        begin = t;
+        ++length;
+      }
+      starts.push_back(begin);
+    }
+  }
+  return std::make_shared<autograd::Documents>(
+      Tensor::FromVector<int64_t>(starts, {batch, tokens}, context));
+}
 
 // Output and gradients of q, k and v of whole sequences, through `attend` on parts of them.
 void ExpectEqualsOneRank(const AttentionShape& s, SequenceLayout layout, AttentionFunction attend,
-                         DType dtype = DType::kF64, double tolerance = 1e-12) {
+                         DType dtype = DType::kF64, double tolerance = 1e-12, bool packed = false) {
   RunRanks(s.ranks, [&](comm::World& world) {
     const auto random = [&](const char* name, int64_t heads) {
       return RandomTensor({s.batch, s.tokens, heads, s.head_dim}, name, world.context()).To(dtype);
@@ -49,13 +65,19 @@ void ExpectEqualsOneRank(const AttentionShape& s, SequenceLayout layout, Attenti
     const Tensor dy = random("dy", s.heads);
     Parameter q("q", random("q", s.heads)), k("k", random("k", s.kv_heads)),
         v("v", random("v", s.kv_heads));
-    const Tensor want = autograd::Attention(q.value(), k.value(), v.value());
+    DocumentsPtr documents;
+    autograd::AttentionOptions options;
+    if (packed) {
+      documents = MakeDocuments(s.batch, s.tokens, world.context());
+      options.first_keys = documents->FirstKeys({}, {});
+    }
+    const Tensor want = autograd::Attention(q.value(), k.value(), v.value(), options);
     autograd::Backward(want, {.grad = dy});
 
     const SequencePart part = PartOf(world, layout);
     Parameter own_q("q", TokensOf(q.data(), part)), own_k("k", TokensOf(k.data(), part)),
         own_v("v", TokensOf(v.data(), part));
-    const Tensor y = attend(own_q.value(), own_k.value(), own_v.value(), world.group());
+    const Tensor y = attend(own_q.value(), own_k.value(), own_v.value(), world.group(), documents);
     EXPECT_EQ(y.dtype(), dtype);
     autograd::Backward(y, {.grad = TokensOf(dy, part)});
     const auto whole = [&](const Tensor& x) {
@@ -77,6 +99,15 @@ TEST(RingAttentionTest, EqualsOneRank) {
   }
 }
 
+// In most steps some queries see no key, and in some no query does.
+TEST(RingAttentionTest, DocumentsStayApart) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 2, 20, 4, 2, 8}, AttentionShape{3, 2, 30, 3, 1, 5},
+        AttentionShape{4, 3, 8, 2, 2, 3}, AttentionShape{4, 2, 264, 2, 1, 8}}) {
+    ExpectEqualsOneRank(shape, SequenceLayout::kZigZag, &RingAttention, DType::kF64, 1e-12, true);
+  }
+}
+
 // Steps are summed in f32: results are as near as those of one rank are to each other.
 TEST(RingAttentionTest, SumsOfHalvesAreRoundedOnce) {
   ExpectEqualsOneRank({4, 2, 64, 4, 2, 8}, SequenceLayout::kZigZag, &RingAttention, DType::kBF16,
@@ -88,6 +119,14 @@ TEST(AllToAllAttentionTest, EqualsOneRank) {
        {AttentionShape{2, 2, 10, 4, 2, 8}, AttentionShape{2, 1, 6, 2, 2, 3},
         AttentionShape{3, 2, 21, 6, 3, 5}, AttentionShape{4, 3, 12, 8, 4, 4}}) {
     ExpectEqualsOneRank(shape, SequenceLayout::kContiguous, &AllToAllAttention);
+  }
+}
+
+TEST(AllToAllAttentionTest, DocumentsStayApart) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 2, 10, 4, 2, 8}, AttentionShape{3, 2, 21, 6, 3, 5}}) {
+    ExpectEqualsOneRank(shape, SequenceLayout::kContiguous, &AllToAllAttention, DType::kF64, 1e-12,
+                        true);
   }
 }
 
@@ -109,7 +148,7 @@ TEST(AttentionTrafficTest, IsWhatTheHeadersSay) {
         return RandomTensor({kBatch, tokens, heads, kDim}, "x", world.context()).To(DType::kBF16);
       };
       Parameter q("q", random(kHeads)), k("k", random(kKvHeads)), v("v", random(kKvHeads));
-      const Tensor y = attend(q.value(), k.value(), v.value(), world.group());
+      const Tensor y = attend(q.value(), k.value(), v.value(), world.group(), nullptr);
       const comm::Traffic forward = world.group()->traffic();
       autograd::Backward(y, {.grad = random(kHeads)});
       check(forward, world.group()->traffic() - forward, kBatch * tokens * kDim);
@@ -227,8 +266,10 @@ TEST(SequencePartTest, PlacesOfTokens) {
         const Tensor own = TokensOf(x, part);
         EXPECT_EQ(core.Rotated(own, 100.0).ToVector<double>(),
                   TokensOf(rotated, part).ToVector<double>());
-        EXPECT_EQ(RowsOfTokens(table, kTokens / size, part).ToVector<double>(),
-                  TokensOf(table.View({1, kTokens, 4}), part).ToVector<double>());
+        EXPECT_EQ(
+            RowsOfTokens(table, Tensor::Empty({2, kTokens / size}, DType::kI64, context), part)
+                .ToVector<double>(),
+            TokensOf(table.View({1, kTokens, 4}), part).ToVector<double>());
         Generator again(3);
         EXPECT_EQ(autograd::Dropout(own, 0.5, again, {}, part).ToVector<double>(),
                   TokensOf(masked, part).ToVector<double>());

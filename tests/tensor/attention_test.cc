@@ -14,6 +14,9 @@ namespace attention_test {
 
 // kKeys: u8 [batch, 1, 1, kv_tokens]. kBias: of q's dtype, [1, heads, q_tokens, kv_tokens].
 enum class Mask { kNone, kKeys, kBias };
+// kPacked: documents of 1, 2, 3, .. tokens, of which the second sample begins with another one.
+// kAnywhere: first keys in no order, also before the first key and behind the last.
+enum class Documents { kNone, kPacked, kAnywhere };
 
 struct Problem {
   int64_t batch = 2, heads = 2, kv_heads = 2, q_tokens = 8, kv_tokens = 8, head_dim = 8;
@@ -22,7 +25,23 @@ struct Problem {
   bool wide = false;
   int64_t window = 0;
   Mask mask = Mask::kNone;
+  Documents documents = Documents::kNone;
 };
+
+// [batch, q_tokens]: the first key that each query sees.
+std::vector<int64_t> FirstKeysOf(const Problem& p) {
+  std::vector<int64_t> first;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const int64_t ahead = p.kv_tokens - p.q_tokens;
+    for (int64_t i = 0; i < p.q_tokens; ++i) {
+      int64_t begin = 0;
+      for (int64_t length = 1 + 5 * b; begin + length <= i + ahead; ++length) begin += length;
+      const bool anywhere = p.documents == Documents::kAnywhere;
+      first.push_back(anywhere ? (i * 37 + b * 11) % (p.kv_tokens + 6) - 3 : begin);
+    }
+  }
+  return first;
+}
 
 // One head of one of the operands: [tokens, head_dim] in f64.
 using Matrix = std::vector<std::vector<double>>;
@@ -31,6 +50,7 @@ struct Operands {
   Matrix q, k, v, out, dout, dq, dk, dv;
   // [q_tokens, kv_tokens]: what is added to the scaled scores, and its gradient.
   Matrix mask, dmask;
+  const int64_t* first_keys = nullptr;
 };
 
 // Adds the gradients of one query head to dk and dv.
@@ -46,7 +66,8 @@ void Reference(const Problem& p, double scale, Operands& x, std::vector<double>&
   for (int64_t i = 0; i < p.q_tokens; ++i) {
     const int64_t seen =
         p.causal ? std::max<int64_t>(0, i + p.kv_tokens - p.q_tokens + 1) : p.kv_tokens;
-    const int64_t first = p.window == 0 ? 0 : i + p.kv_tokens - p.q_tokens - p.window + 1;
+    int64_t first = p.window == 0 ? 0 : i + p.kv_tokens - p.q_tokens - p.window + 1;
+    if (x.first_keys != nullptr) first = std::max(first, x.first_keys[i]);
     std::vector<double> scores, weights;
     double max = -INFINITY, total = 0;
     for (int64_t j = 0; j < seen; ++j) {
@@ -121,7 +142,8 @@ void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
                << DTypeName(dtype) << " heads " << p.heads << "/" << p.kv_heads << " tokens "
                << p.q_tokens << "/" << p.kv_tokens << " head_dim " << p.head_dim << " causal "
                << p.causal << " wide " << p.wide << " threads " << p.threads << " window "
-               << p.window << " mask " << static_cast<int>(p.mask));
+               << p.window << " mask " << static_cast<int>(p.mask) << " documents "
+               << static_cast<int>(p.documents));
   const bool packed = p.q_tokens == p.kv_tokens;
   const int64_t all_heads = p.heads + 2 * p.kv_heads;
   const int64_t q_heads = packed ? all_heads : p.heads;
@@ -161,6 +183,22 @@ void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
   }
   mask_args.strides[3] = 1;
   if (p.mask == Mask::kNone) mask_args = {};
+  const std::vector<int64_t> first_keys = FirstKeysOf(p);
+  // The row of another sample follows each row.
+  std::vector<double> first_key_rows;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t i = 0; i < 2 * p.q_tokens; ++i) {
+      const int64_t of = i < p.q_tokens ? b : (b + 1) % p.batch;
+      first_key_rows.push_back(
+          static_cast<double>(first_keys[static_cast<size_t>(of * p.q_tokens + i % p.q_tokens)]));
+    }
+  }
+  first_key_rows.resize(first_key_rows.size() - static_cast<size_t>(p.q_tokens));
+  const Buffer first_key_data(DType::kI64, first_key_rows);
+  FirstKeys first_key_args;
+  if (p.documents != Documents::kNone) {
+    first_key_args = {static_cast<const int64_t*>(first_key_data.data()), 2 * p.q_tokens};
+  }
   Buffer dmask(dtype, std::vector<double>(static_cast<size_t>(p.batch * p.heads * scores)));
   const auto view = [&](Buffer& qkv, Buffer& own, int64_t first_head) {
     return packed ? Strided(qkv, p.q_tokens, all_heads, p.head_dim, first_head)
@@ -187,6 +225,7 @@ void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
                              .wide = p.wide,
                              .window = p.window,
                              .mask = mask_args,
+                             .first_keys = first_key_args,
                              .dmask = p.mask == Mask::kBias ? dmask.data() : nullptr};
   const ContextPtr context = TestContext({.num_threads = p.threads});
   const auto forward = [&](Buffer& to, bool wide) {
@@ -207,7 +246,8 @@ void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
                                           .causal = p.causal,
                                           .wide = wide,
                                           .window = p.window,
-                                          .mask = mask_args});
+                                          .mask = mask_args,
+                                          .first_keys = first_key_args});
   };
   const auto run = [&] {
     forward(out, false);
@@ -225,6 +265,8 @@ void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
   for (int64_t batch = 0; batch < p.batch; ++batch) {
     for (int64_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) {
       Operands x;
+      if (p.documents != Documents::kNone)
+        x.first_keys = &first_keys[static_cast<size_t>(batch * p.q_tokens)];
       x.k = Read(packed ? q : k, args.k, batch, kv_head, p.kv_tokens, p.head_dim);
       x.v = Read(packed ? q : v, args.v, batch, kv_head, p.kv_tokens, p.head_dim);
       x.dk = Zeros(p.kv_tokens, p.head_dim);
@@ -314,6 +356,59 @@ const Problem kMasked[] = {
      .window = 65,
      .mask = Mask::kKeys},
 };
+
+const Problem kDocuments[] = {
+    {.heads = 4,
+     .kv_heads = 2,
+     .q_tokens = 140,
+     .kv_tokens = 140,
+     .head_dim = 20,
+     .threads = 2,
+     .documents = Documents::kPacked},
+    {.heads = 2, .kv_heads = 1, .q_tokens = 9, .kv_tokens = 150, .documents = Documents::kPacked},
+    {.q_tokens = 70, .kv_tokens = 70, .window = 9, .documents = Documents::kPacked},
+    {.q_tokens = 50, .kv_tokens = 50, .mask = Mask::kBias, .documents = Documents::kPacked},
+    {.batch = 1, .q_tokens = 131, .kv_tokens = 131, .documents = Documents::kAnywhere},
+    {.heads = 2,
+     .kv_heads = 1,
+     .q_tokens = 70,
+     .kv_tokens = 100,
+     .head_dim = 40,
+     .causal = false,
+     .wide = true,
+     .documents = Documents::kAnywhere},
+    {.batch = 1,
+     .heads = 1,
+     .kv_heads = 1,
+     .q_tokens = 70,
+     .kv_tokens = 20,
+     .head_dim = 160,
+     .causal = false,
+     .documents = Documents::kAnywhere},
+};
+TEST(AttentionTest, Documents) {
+  for (const Problem& problem : kDocuments) {
+    ExpectDefinition(DType::kF64, problem, 1e-12);
+    ExpectDefinition(DType::kF32, problem, 5e-5);
+    ExpectDefinition(DType::kBF16, problem, 0.1);
+    ExpectDefinition(DType::kF16, problem, 0.01);
+  }
+}
+// The second document begins at every place of a tile, and the third at another one.
+TEST(AttentionTest, ADocumentBeginsAtEveryPlaceOfATile) {
+  for (int64_t tokens = 1; tokens <= 66; ++tokens) {
+    // At this place of the keys begins the document of the last queries.
+    ExpectDefinition(DType::kF64,
+                     {.batch = 1,
+                      .heads = 1,
+                      .kv_heads = 1,
+                      .q_tokens = 1 + tokens % 3,
+                      .kv_tokens = tokens + 2,
+                      .head_dim = 4,
+                      .documents = Documents::kPacked},
+                     1e-12);
+  }
+}
 
 // Also queries that see no key: the first of every batch, whose only key is masked out.
 TEST(AttentionTest, MasksAndWindows) {

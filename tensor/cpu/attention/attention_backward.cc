@@ -138,13 +138,13 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head
   const int64_t queries = std::min(kQueryTile, args.q_tokens - query0);
   LoadQueries<Stored>(args, batch, head, query0, queries, ld, scratch);
   std::fill_n(scratch.dq, RoundUpToGroup(queries) * ld, T{0});
-  for (int64_t key0 = 0; key0 < args.kv_tokens; key0 += kKeyTile) {
+  const FirstKeysOfTile first(args, batch, query0, queries);
+  for (int64_t key0 = first.key_tile(); key0 < args.kv_tokens; key0 += kKeyTile) {
     const TileMask mask(args, query0, queries, key0, std::min(kKeyTile, args.kv_tokens - key0));
     if (mask.empty()) break;
-    if (key0 + mask.keys <= FirstOfWindow(args, query0)) continue;
     const int64_t at = key0 * ld / kPack<E>;
     ScoreProduct(mask, scratch.k + at, scratch.qt, ld, scratch.scores);
-    MaskScores<Stored>(args, batch, head, query0, queries, key0, mask.keys, scratch.scores);
+    MaskScores<Stored>(args, first, batch, head, query0, queries, key0, mask.keys, scratch.scores);
     ScoreProduct(mask, scratch.v + at, scratch.dout_t, ld, scratch.dweights);
     for (int64_t g = 0; g < mask.groups; ++g) {
       for (int64_t lane = 0; lane < kGroup; lane += kLanes<T>) {

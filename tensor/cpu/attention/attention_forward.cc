@@ -95,12 +95,12 @@ void ForwardTile(const AttentionForwardArgs& args, int64_t batch, int64_t head, 
   std::fill_n(scratch.max, kQueryTile, -std::numeric_limits<T>::infinity());
   std::fill_n(scratch.total, kQueryTile, T{0});
   std::fill_n(scratch.sums, padded * ld, T{0});
-  for (int64_t key0 = 0; key0 < args.kv_tokens; key0 += kKeyTile) {
+  const FirstKeysOfTile first(args, batch, query0, queries);
+  for (int64_t key0 = first.key_tile(); key0 < args.kv_tokens; key0 += kKeyTile) {
     const TileMask mask(args, query0, queries, key0, std::min(kKeyTile, args.kv_tokens - key0));
     if (mask.empty()) break;
-    if (key0 + mask.keys <= FirstOfWindow(args, query0)) continue;
     ScoreProduct(mask, scratch.k + key0 * ld / kPack<E>, scratch.qt, ld, scratch.scores);
-    MaskScores<Stored>(args, batch, head, query0, queries, key0, mask.keys, scratch.scores);
+    MaskScores<Stored>(args, first, batch, head, query0, queries, key0, mask.keys, scratch.scores);
     for (int64_t g = 0; g < mask.groups; ++g) {
       for (int64_t lane = 0; lane < kGroup; lane += kLanes<T>) {
         SoftmaxColumn(scratch, static_cast<T>(args.scale * kLog2E), g * kGroup + lane, lane,

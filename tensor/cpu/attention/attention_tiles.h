@@ -71,26 +71,42 @@ inline auto VisibleLanes(int64_t key, int64_t first, int64_t lane0) {
   return Iota<T>() > static_cast<T>(key - first - lane0);
 }
 
-// The first key that `query` sees in a window.
-template <typename Args>
-int64_t FirstOfWindow(const Args& args, int64_t query) {
-  return args.window == 0 ? 0 : query + args.kv_tokens - args.q_tokens - args.window + 1;
-}
+// The first key that each of a tile of queries sees, by the window and by the query's document.
+struct FirstKeysOfTile {
+  int64_t at[kQueryTile];
+  int64_t least, most;
 
-// Applies the window and the mask of `args` to the scores of a tile, which are not scaled yet.
+  template <typename Args>
+  FirstKeysOfTile(const Args& args, int64_t batch, int64_t query0, int64_t queries) {
+    const int64_t* documents = args.first_keys.data;
+    if (documents != nullptr) documents += batch * args.first_keys.batch_stride;
+    for (int64_t i = 0; i < queries; ++i) {
+      const int64_t query = query0 + i;
+      at[i] = args.window == 0 ? 0 : query + args.kv_tokens - args.q_tokens - args.window + 1;
+      if (documents != nullptr) at[i] = std::max(at[i], documents[query]);
+    }
+    least = *std::min_element(at, at + queries);
+    most = *std::max_element(at, at + queries);
+  }
+  // The first key of the first tile of keys that a query sees. May lie behind the last key.
+  int64_t key_tile() const { return std::max<int64_t>(least, 0) / kKeyTile * kKeyTile; }
+};
+
+// Applies the first keys and the mask of `args` to the scores of a tile, which are not scaled yet.
 // Stored is the dtype of q.
 template <typename Stored, typename T, typename Args>
-void MaskScores(const Args& args, int64_t batch, int64_t head, int64_t query0, int64_t queries,
-                int64_t key0, int64_t keys, T* scores) {
-  const AttentionMask& mask = args.mask;
-  if (mask.data == nullptr && key0 >= FirstOfWindow(args, query0 + queries - 1)) return;
+void MaskScores(const Args& args, const FirstKeysOfTile& first, int64_t batch, int64_t head,
+                int64_t query0, int64_t queries, int64_t key0, int64_t keys, T* scores) {
   constexpr T kUnseen = -std::numeric_limits<T>::infinity();
+  for (int64_t j = 0; j < std::min(keys, first.most - key0); ++j) {
+    T* row = scores + j * kQueryTile;
+    for (int64_t i = 0; i < queries; ++i) row[i] = first.at[i] > key0 + j ? kUnseen : row[i];
+  }
+  const AttentionMask& mask = args.mask;
+  if (mask.data == nullptr) return;
   const T to_scores = static_cast<T>(1 / args.scale);
   for (int64_t i = 0; i < queries; ++i) {
     T* column = scores + i;
-    const int64_t outside = std::clamp<int64_t>(FirstOfWindow(args, query0 + i) - key0, 0, keys);
-    for (int64_t j = 0; j < outside; ++j) column[j * kQueryTile] = kUnseen;
-    if (mask.data == nullptr) continue;
     const int64_t at = batch * mask.strides[0] + head * mask.strides[1] +
                        (query0 + i) * mask.strides[2] + key0 * mask.strides[3];
     if (mask.dtype == DType::kU8) {

@@ -39,11 +39,35 @@ __device__ __forceinline__ int64_t SeenKeys(const Args& args, int64_t i) {
   return max(int64_t{0}, min(args.kv_tokens, i + args.kv_tokens - args.q_tokens + 1));
 }
 
-// Whether query `i` sees key `j`, as far as order and window say. Both exist.
+// The first key that query `i` sees, as far as the window and the query's document say. The query
+// exists. May be below 0, or kv_tokens or more.
 template <typename Args>
-__device__ __forceinline__ bool Sees(const Args& args, int64_t i, int64_t j) {
-  if (j >= SeenKeys(args, i)) return false;
-  return args.window == 0 || j > i + args.kv_tokens - args.q_tokens - args.window;
+__device__ __forceinline__ int64_t FirstKey(const Args& args, int64_t batch, int64_t i) {
+  const FirstKeys& documents = args.first_keys;
+  int64_t first = 0;
+  if (args.window != 0) first = i + args.kv_tokens - args.q_tokens - args.window + 1;
+  if (documents.data == nullptr) return first;
+  return max(first, documents.data[batch * documents.batch_stride + i]);
+}
+
+// The keys [begin, end) that a query sees.
+struct KeyRange {
+  int begin, end;
+
+  // Any `query`, also one that does not exist.
+  template <typename Args>
+  static __device__ __forceinline__ KeyRange Of(const Args& args, int64_t batch, int64_t query) {
+    const bool there = query < args.q_tokens;
+    const int64_t first = there ? min(FirstKey(args, batch, query), args.kv_tokens) : 0;
+    return {static_cast<int>(first), static_cast<int>(SeenKeys(args, query))};
+  }
+  __device__ __forceinline__ bool Has(int key) const { return key >= begin && key < end; }
+};
+
+// Whether query `i` sees key `j`, as far as order, window and documents say. Both exist.
+template <typename Args>
+__device__ __forceinline__ bool Sees(const Args& args, int64_t batch, int64_t i, int64_t j) {
+  return j < SeenKeys(args, i) && j >= FirstKey(args, batch, i);
 }
 
 // What the mask adds to the scaled score of a query and a key, in base 2; -inf if the key is not
@@ -62,17 +86,35 @@ __device__ __forceinline__ ComputeType<T> MaskOf(const Args& args, int64_t batch
   return Load(static_cast<const T*>(mask.data) + at) * C(kLog2E);
 }
 
-// The first key that any query from `i` on sees, rounded down to a tile.
-template <typename Args>
-__device__ __forceinline__ int64_t FirstKeyTile(const Args& args, int64_t i) {
-  if (args.window == 0) return 0;
-  return max(int64_t{0}, i + args.kv_tokens - args.q_tokens - args.window + 1) / kWarp * kWarp;
+// The first key that any of `count` queries from `i` on sees, rounded down to a tile of kTile keys.
+// All lanes of a warp call.
+template <int kTile, typename Args>
+__device__ __forceinline__ int64_t FirstKeyTile(const Args& args, int64_t batch, int64_t i,
+                                                int64_t count) {
+  if (args.window == 0 && args.first_keys.data == nullptr) return 0;
+  const int64_t end = min(i + count, args.q_tokens);
+  int64_t first = args.kv_tokens;
+  for (i += threadIdx.x % kWarp; i < end; i += kWarp) first = min(first, FirstKey(args, batch, i));
+  first = WarpReduce(first, [](int64_t a, int64_t b) { return min(a, b); });
+  return max(int64_t{0}, first) / kTile * kTile;
 }
 
 // The first query that sees key `j`; q_tokens or more if none does.
 template <typename Args>
 __device__ __forceinline__ int64_t FirstQuery(const Args& args, int64_t j) {
   return args.causal ? max(int64_t{0}, j - (args.kv_tokens - args.q_tokens)) : 0;
+}
+// From query `i` on: one past the last query that sees key `j` or one before it, as far as window
+// and documents say. All lanes of a warp call.
+template <typename Args>
+__device__ __forceinline__ int64_t QueriesEnd(const Args& args, int64_t batch, int64_t i,
+                                              int64_t j) {
+  if (args.first_keys.data == nullptr) return args.q_tokens;
+  int64_t end = i;
+  for (i += threadIdx.x % kWarp; i < args.q_tokens; i += kWarp) {
+    if (FirstKey(args, batch, i) <= j) end = i + 1;
+  }
+  return WarpReduce(end, [](int64_t a, int64_t b) { return max(a, b); });
 }
 
 // The tile of queries or keys, and the head, that a block works on. Blocks are numbered so that

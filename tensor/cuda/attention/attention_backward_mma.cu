@@ -12,9 +12,10 @@ constexpr int kWarps = 4;
 constexpr int kOwn = 16 * kWarps;  // the rows that a block owns
 constexpr int kTileRows = 32;      // the rows of a tile of the other side, of both its operands
 
-// The log-sum-exps (in base 2) and D of a tile of queries.
+// The log-sum-exps (in base 2) and D of a tile of queries, and the first key that each sees.
 struct Statistics {
   float lse[kTileRows], dot[kTileRows];
+  int first_key[kTileRows];
 };
 
 // One stage: a tile of both operands with its statistics. There are two stages, so that the next
@@ -47,8 +48,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int own = warp * 16 * kMmaStride<kD>;
 
   const int64_t first_query = FirstQuery(args, key0);
+  const int64_t queries = QueriesEnd(args, batch, first_query, key0 + kOwn - 1);
   const auto tiles_of_head =
-      static_cast<int>(max(int64_t{0}, (args.q_tokens - first_query + kTileRows - 1) / kTileRows));
+      static_cast<int>(max(int64_t{0}, (queries - first_query + kTileRows - 1) / kTileRows));
   const int tiles = static_cast<int>(group) * tiles_of_head;
   const auto query_of = [&](int tile) { return first_query + tile % tiles_of_head * kTileRows; };
   const auto load = [&](int tile, Stage<T, kD>& stage) {
@@ -62,6 +64,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       const bool there = query < args.q_tokens;
       stage.statistics.lse[threadIdx.x] = Log2SumExp<float>(args.lse, row, there);
       stage.statistics.dot[threadIdx.x] = there ? dots[row] : 0;
+      stage.statistics.first_key[threadIdx.x] =
+          there ? static_cast<int>(min(FirstKey(args, batch, query), args.kv_tokens)) : 0;
     }
   };
 
@@ -93,7 +97,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = n * 8 + lane % 4 * 2 + i % 2;
-        const bool seen = column >= first[i / 2];
+        const bool seen =
+            column >= first[i / 2] && key + i / 2 * 8 >= stage.statistics.first_key[column];
         const float weight =
             seen ? Exp2(weights[n][i] * scale - stage.statistics.lse[column]) : 0.0f;
         weights[n][i] = weight;
@@ -145,20 +150,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
                              shared.first);
   LoadTile<kOwn, kD, kWarps>(args.dout, batch, head, query0, args.q_tokens, args.head_dim, vectors,
                              shared.second);
-  if (keys > 0) load(0, shared.stages[0]);
+  const KeyRange seen_keys[2] = {KeyRange::Of(args, batch, query),
+                                 KeyRange::Of(args, batch, query + 8)};
+  const int64_t first_key = FirstKeyTile<kTileRows>(args, batch, query0, kOwn);
+  if (first_key < keys) load(first_key, shared.stages[first_key / kTileRows % 2]);
   CommitCopies();
-  for (int64_t key0 = 0; key0 < keys; key0 += kTileRows) {
+  for (int64_t key0 = first_key; key0 < keys; key0 += kTileRows) {
     if (key0 + kTileRows < keys) load(key0 + kTileRows, shared.stages[(key0 / kTileRows + 1) % 2]);
     CommitCopies();
     WaitCopies<1>();
     __syncthreads();  // this tile has been loaded
     const Stage<T, kD>& stage = shared.stages[key0 / kTileRows % 2];
-    int limits[2];  // the number of keys of the tile that this lane's rows see
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int64_t seen = SeenKeys(args, query + 8 * r) - key0;
-      limits[r] = static_cast<int>(min(seen, int64_t{kTileRows}));
-    }
     float scores[kTileRows / 8][4], dscores[kTileRows / 8][4];
     MultiplyRows<kTileRows, kD>(shared.first + own, stage.first, scores);
     MultiplyRows<kTileRows, kD>(shared.second + own, stage.second, dscores);
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = i / 2, column = n * 8 + lane % 4 * 2 + i % 2;
-        const bool seen = column < limits[r];
+        const bool seen = seen_keys[r].Has(static_cast<int>(key0) + column);
         const float weight = seen ? Exp2(scores[n][i] * scale - lse[r]) : 0.0f;
         dscores[n][i] = seen ? weight * (dscores[n][i] - dot[r]) : 0.0f;
       }

@@ -30,13 +30,15 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   C* const dscores = weights + Rows::kWeights;
   const int own = warp * Rows::kRows * Rows::kStride;
 
+  const int64_t first_query = FirstQuery(args, key0);
+  const int64_t queries = QueriesEnd(args, batch, first_query, key0 + Rows::kOwn - 1);
   typename Rows::Sums dk = {}, dv = {};
   LoadRows<Rows, Rows::kOwn>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored,
                              k);
   LoadRows<Rows, Rows::kOwn>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored,
                              v);
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    for (int64_t query0 = FirstQuery(args, key0); query0 < args.q_tokens; query0 += kWarp) {
+    for (int64_t query0 = first_query; query0 < queries; query0 += kWarp) {
       __syncthreads();  // the last tile has been read
       LoadRows<Rows, kWarp>(args.q, batch, head, query0, args.q_tokens, args.head_dim, stored, q);
       LoadRows<Rows, kWarp>(args.dout, batch, head, query0, args.q_tokens, args.head_dim, stored,
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
 #pragma unroll
       for (int r = 0; r < Rows::kRows; ++r) {
         const int64_t key = own0 + r;
-        const bool seen = there && key < args.kv_tokens && Sees(args, query, key);
+        const bool seen = there && key < args.kv_tokens && Sees(args, batch, query, key);
         const C weight =
             seen ? Exp2(scores[r] * scale + MaskOf<T>(args, batch, head, query, key) - lse) : C(0);
         weights[r * kWarp + lane] = weight;
@@ -107,7 +109,8 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   LoadRows<Rows, Rows::kOwn>(args.dout, batch, head, query0, args.q_tokens, args.head_dim, stored,
                              dout);
   const int64_t keys = SeenKeys(args, min(query0 + Rows::kOwn, args.q_tokens) - 1);
-  for (int64_t key0 = FirstKeyTile(args, query0); key0 < keys; key0 += kWarp) {
+  const int64_t first_key = FirstKeyTile<kWarp>(args, batch, query0, Rows::kOwn);
+  for (int64_t key0 = first_key; key0 < keys; key0 += kWarp) {
     __syncthreads();  // the last tile has been read
     LoadRows<Rows, kWarp>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored, k);
     LoadRows<Rows, kWarp>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored, v);
@@ -118,7 +121,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
 #pragma unroll
     for (int r = 0; r < Rows::kRows; ++r) {
       const int64_t query = own0 + r, key = key0 + lane;
-      const bool seen = query < args.q_tokens && Sees(args, query, key);
+      const bool seen = query < args.q_tokens && Sees(args, batch, query, key);
       const C weight =
           seen ? Exp2(scores[r] * scale + MaskOf<T>(args, batch, head, query, key) - lse[r]) : C(0);
       const C dscore = seen ? weight * (dweights[r] - dot[r]) : C(0);

@@ -12,13 +12,13 @@ constexpr int kKeys = 64;  // keys per tile
 constexpr float kInfinity = __builtin_huge_valf();
 
 // Turns the scores of rows g and g + 8 into weights relative to the new maximum, and rescales
-// `sums` from the maximum before. `limits`: the number of keys of the tile that each row sees. A
-// row's total is only this lane's part of it.
+// `sums` from the maximum before. `key0` is the tile's first key, `seen` are the keys that each
+// row sees. A row's total is only this lane's part of it.
 template <int kD>
-__device__ __forceinline__ void Softmax(const int (&limits)[2], float scale,
+__device__ __forceinline__ void Softmax(const KeyRange (&seen)[2], int key0, float scale,
                                         float (&scores)[kKeys / 8][4], float (&largest)[2],
                                         float (&total)[2], float (&sums)[kD / 8][4]) {
-  const int pair = threadIdx.x % 4 * 2;
+  const int pair = key0 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float most = -kInfinity;
@@ -27,7 +27,7 @@ __device__ __forceinline__ void Softmax(const int (&limits)[2], float scale,
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& score = scores[n][2 * r + e];
-        score = n * 8 + pair + e < limits[r] ? score * scale : -kInfinity;
+        score = seen[r].Has(n * 8 + pair + e) ? score * scale : -kInfinity;
         most = Max()(most, score);
       }
     }
@@ -75,11 +75,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
   // A warp's queries may see fewer tiles of keys than the block's.
   const int64_t warp_keys = SeenKeys(args, query0 + warp * 16 + 15);
+  const KeyRange seen[2] = {KeyRange::Of(args, batch, query), KeyRange::Of(args, batch, query + 8)};
+  const int64_t first_key = FirstKeyTile<kKeys>(args, batch, query0, kOwn);
   float sums[kD / 8][4] = {}, largest[2] = {-kInfinity, -kInfinity}, total[2] = {};
   LoadTile<kOwn, kD, kWarps>(args.q, batch, head, query0, args.q_tokens, args.head_dim, vectors, q);
-  if (keys > 0) load(args.k, 0, k);
+  if (first_key < keys) load(args.k, first_key, k);
   CommitCopies();
-  for (int64_t key0 = 0; key0 < keys; key0 += kKeys) {
+  for (int64_t key0 = first_key; key0 < keys; key0 += kKeys) {
     __syncthreads();  // the last tile's values have been read
     load(args.v, key0, v);
     CommitCopies();
@@ -92,9 +94,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     __syncthreads();  // the keys have been read
     if (key0 + kKeys < keys) load(args.k, key0 + kKeys, k);
     CommitCopies();
-    const int limits[2] = {static_cast<int>(min(SeenKeys(args, query) - key0, int64_t{kKeys})),
-                           static_cast<int>(min(SeenKeys(args, query + 8) - key0, int64_t{kKeys}))};
-    if (key0 < warp_keys) Softmax<kD>(limits, scale, scores, largest, total, sums);
+    if (key0 < warp_keys)
+      Softmax<kD>(seen, static_cast<int>(key0), scale, scores, largest, total, sums);
     WaitCopies<1>();
     __syncthreads();  // the values have been loaded
     if (key0 < warp_keys) AddWeightedRows<kKeys, kD>(scores, v, sums);

@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   for (C& each : largest) each = -C(__builtin_huge_val());
   LoadRows<Rows, Rows::kOwn>(args.q, batch, head, query0, args.q_tokens, args.head_dim, stored, q);
   const int64_t keys = SeenKeys(args, min(query0 + Rows::kOwn, args.q_tokens) - 1);
-  for (int64_t key0 = FirstKeyTile(args, query0); key0 < keys; key0 += kWarp) {
+  const int64_t first_key = FirstKeyTile<kWarp>(args, batch, query0, Rows::kOwn);
+  for (int64_t key0 = first_key; key0 < keys; key0 += kWarp) {
     __syncthreads();  // the last tile has been read
     LoadRows<Rows, kWarp>(args.k, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored, k);
     LoadRows<Rows, kWarp>(args.v, batch, kv_head, key0, args.kv_tokens, args.head_dim, stored, v);
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
 #pragma unroll
     for (int r = 0; r < Rows::kRows; ++r) {
       const int64_t query = own0 + r, key = key0 + lane;
-      const bool seen = query < args.q_tokens && Sees(args, query, key);
+      const bool seen = query < args.q_tokens && Sees(args, batch, query, key);
       const C score = seen ? scores[r] * scale + MaskOf<T>(args, batch, head, query, key)
                            : -C(__builtin_huge_val());
       const C before = largest[r];

@@ -15,7 +15,7 @@ namespace apogee::cuda {
 inline constexpr int64_t kMaxHeadDim = 256;
 
 // Whether attention runs on tensor cores: products of 16-bit operands with f32 sums. These kernels
-// know no mask but the causal one.
+// know no mask but the causal one, and documents.
 template <typename Args>
 bool TakesMma(const Args& args) {
   return DTypeSize(args.dtype) == 2 && args.head_dim <= 128 && args.mask.data == nullptr &&
