@@ -129,11 +129,11 @@ class TokenizerReplay {
 };
 
 // The recorded tokenizer.json, or the tokenizer.model of SentencePiece or tiktoken.
-TokenizerPtr Load(const fs::path& folder, const Json& golden) {
+absl::StatusOr<TokenizerPtr> Load(const fs::path& folder, const Json& golden) {
   const fs::path json = folder / "tokenizer.json";
   const std::string path = (fs::exists(json) ? json : folder / "tokenizer.model").string();
   if (golden.at("kind").get<std::string>().rfind("tiktoken", 0) != 0) {
-    return ValueOrThrow(data::LoadTokenizer(path));
+    return data::LoadTokenizer(path);
   }
   data::TiktokenOptions options;
   options.pattern = golden.at("pattern");
@@ -142,7 +142,7 @@ TokenizerPtr Load(const fs::path& folder, const Json& golden) {
   std::ranges::sort(special);
   options.special_tokens.emplace();
   for (const auto& [id, name] : special) options.special_tokens->push_back(name);
-  return ValueOrThrow(data::LoadTiktoken(path, options));
+  return data::LoadTiktoken(path, options);
 }
 
 }  // namespace
@@ -155,9 +155,14 @@ Comparison ReplayTokenizer(const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
   const Json strings = ReadJson(folder / golden.at("strings").get<std::string>());
   const auto texts = strings.at("text").get<std::vector<std::string>>();
-  const TokenizerPtr tokenizer = Load(folder, golden);
-
   Comparison comparison;
+  const absl::StatusOr<TokenizerPtr> loaded = Load(folder, golden);
+  if (!loaded.ok() &&
+      Message(loaded.status()).find("this build of Apogee has no") != std::string::npos) {
+    comparison.Skip(Message(loaded.status()));
+    return comparison;
+  }
+  const TokenizerPtr tokenizer = ValueOrThrow(loaded);
   comparison.Number(static_cast<double>(tokenizer->vocab_size()),
                     golden.at("vocab_size").get<double>(), {}, "vocab_size");
   for (const auto& [name, id] : Part(golden, "special_ids").items()) {
