@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   CLI::App app("Tools of the apogee training library");
   app.require_subcommand(1);
   int exit_code = 0;
+  apogee::tools::AddDataCommand(app, exit_code);
   apogee::tools::AddDiffCommand(app, exit_code);
   apogee::tools::AddDoctorCommand(app, exit_code);
   apogee::tools::AddHangReportCommand(app, exit_code);

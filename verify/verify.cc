@@ -109,6 +109,7 @@ Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
     const auto folder_replay = FolderReplays().find(file.path.filename().string());
     if (folder_replay != FolderReplays().end()) {
       const Comparison comparison = folder_replay->second(file.path.string());
+      if (!comparison.skipped().empty()) return {Verdict::kSkip, comparison.skipped()};
       return {comparison.passed() ? Verdict::kPass : Verdict::kFail, comparison.Summary()};
     }
     // One context per case, so cases share nothing.

@@ -76,18 +76,8 @@ class RealFolder : public Folder {
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    if (renameat2(fd(), from.c_str(), fd(), to.c_str(), RENAME_NOREPLACE) == 0)
-      return absl::OkStatus();
-    int error = errno;
-    // Some file systems cannot refuse by themselves. Checking first is enough: nobody else makes
-    // these names.
-    if (error == EINVAL || error == ENOSYS) {
-      struct stat info {};
-      error = fstatat(fd(), to.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : 0;
-      if (error == 0 && renameat(fd(), from.c_str(), fd(), to.c_str()) == 0)
-        return absl::OkStatus();
-      if (error == 0) error = errno;
-    }
+    const int error = RenameNew(fd(), from, to);
+    if (error == 0) return absl::OkStatus();
     return OsError(JoinPath(path_, to), "rename " + JoinPath(path_, from) + " to it", error);
   }
 

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 
 namespace apogee {
@@ -120,6 +121,16 @@ absl::Status WriteAll(int fd, const std::string& path, std::span<const std::byte
     bytes = bytes.subspan(static_cast<size_t>(done));
   }
   return absl::OkStatus();
+}
+
+int RenameNew(int folder, const std::string& from, const std::string& to) {
+  if (renameat2(folder, from.c_str(), folder, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  // Some file systems cannot refuse by themselves. Checking first is enough: nobody else makes
+  // these names.
+  struct stat info {};
+  if (fstatat(folder, to.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return EEXIST;
+  return renameat(folder, from.c_str(), folder, to.c_str()) == 0 ? 0 : errno;
 }
 
 }  // namespace apogee

@@ -56,6 +56,8 @@ absl::Status ReadAt(int fd, const std::string& path, int64_t offset, std::span<s
 // Writes all bytes at the descriptor's position. A limit on the size of files (ulimit -f) gives an
 // error like a full disk, not the signal SIGXFSZ.
 absl::Status WriteAll(int fd, const std::string& path, std::span<const std::byte> bytes);
+// Renames in a folder. Atomic; nothing of the new name may exist. Returns 0 or the errno.
+int RenameNew(int folder, const std::string& from, const std::string& to);
 
 }  // namespace apogee
 

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 apogee_test(NAME data_test SRCS data/data_test.cc LAYERS data)
+apogee_test(NAME data_token_files_test SRCS data/token_files_test.cc LAYERS data)
+apogee_test(NAME data_token_writer_test SRCS data/token_writer_test.cc LAYERS data)

@@ -17,7 +17,11 @@ namespace {
 // Ids may have holes, but not so many that a short file makes a long table.
 int64_t MaxTokens(size_t num_tokens) { return 2 * static_cast<int64_t>(num_tokens) + 1024; }
 
-std::string Quoted(std::string_view text) { return "\"" + Shortened(std::string(text)) + "\""; }
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  quoted += Shortened(std::string(text));
+  return quoted += '"';
+}
 
 // What Decode makes of a token: the bytes that its name stands for.
 struct TokenText {

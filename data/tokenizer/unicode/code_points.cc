@@ -24,6 +24,23 @@ constexpr uint32_t kNumCodePoints = 0x110000;
 
 bool InRange(uint32_t code, uint32_t first, uint32_t last) { return code >= first && code <= last; }
 
+struct Range {
+  uint32_t first, last;
+};
+
+// What Unicode 15.1 and 16 added, which Debian's libutf8proc (Unicode 15) does not have. Hugging
+// Face's library does, and random bytes contain such characters.
+constexpr Range kNewLetters[] = {
+    {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
+    {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
+    {0x1138B, 0x1138B}, {0x1138E, 0x1138E}, {0x11390, 0x113B5}, {0x113B7, 0x113B7},
+    {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0}, {0x13460, 0x143FA},
+    {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
+    {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
+constexpr Range kNewDigits[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
+                                {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
+                                {0x1E5F1, 0x1E5FA}};
+
 uint8_t GeneralClasses(uint32_t code, utf8proc_category_t category) {
   using Classes = CodePointClasses;
   uint8_t classes = 0;
@@ -109,6 +126,11 @@ CodePointClasses::CodePointClasses() {
     }
     if (is_start) all[code] |= kNfcStart;
   }
+  const auto add = [&all](Range range, uint8_t classes) {
+    for (uint32_t code = range.first; code <= range.last; ++code) all[code] |= classes;
+  };
+  for (const Range& range : kNewLetters) add(range, kLetter | kWord);
+  for (const Range& range : kNewDigits) add(range, kNumber | kWord);
   // The vowels and final consonants of Hangul compose by arithmetic.
   for (uint32_t code = 0x1161; code <= 0x1175; ++code) seconds.push_back(code);
   for (uint32_t code = 0x11A8; code <= 0x11C2; ++code) seconds.push_back(code);
