@@ -35,10 +35,12 @@ int64_t ShuffleSampler::Sample(int64_t index) const {
 }
 
 uint64_t ShuffleSampler::Permute(PhiloxKey key, uint64_t value) const {
+  // On halves of a few bits four rounds prefer some permutations.
+  const uint64_t rounds = half_bits_ <= 3 ? 10 : 4;
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   uint64_t left = value >> half_bits_;
   uint64_t right = value & mask;
-  for (uint64_t round = 0; round < 4; ++round) {
+  for (uint64_t round = 0; round < rounds; ++round) {
     const uint64_t mixed = left ^ (Philox(key, right, round)[0] & mask);
     left = right;
     right = mixed;

@@ -61,8 +61,9 @@ class SequentialSampler : public Sampler {
 };
 
 // Endless: every epoch is another permutation of all samples. The permutation is computed, not
-// stored: a four-round Feistel network over the next power of four, applied until the result is in
-// range (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+// stored, so a range of 10^12 samples costs no memory: a Feistel network of four rounds (ten up to
+// 64 samples) over the next power of four, applied until the result is in range (cycle walking;
+// Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
 class ShuffleSampler : public Sampler {
  public:
   ShuffleSampler(int64_t num_samples, uint64_t seed);

@@ -39,6 +39,28 @@ class TokenSource {
 
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
 
+// Tokens in memory.
+class MemoryTokenSource : public TokenSource {
+ public:
+  // `document_begins`: ascending positions of `tokens`, the first is 0. Throws Error otherwise; two
+  // equal positions would be an empty document.
+  explicit MemoryTokenSource(std::vector<int32_t> tokens,
+                             std::vector<int64_t> document_begins = {0},
+                             std::string description = "tokens in memory");
+  // Throws Error for no documents and for an empty one.
+  explicit MemoryTokenSource(const std::vector<std::vector<int32_t>>& documents);
+
+  int64_t num_tokens() const override { return static_cast<int64_t>(tokens_.size()); }
+  void Read(int64_t first, std::span<int32_t> tokens) const override;
+  std::vector<int64_t> DocumentBegins(int64_t first, int64_t length) const override;
+  std::string description() const override;
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> begins_;
+  std::string description_;
+};
+
 }  // namespace apogee::data
 
 #endif  // APOGEE_DATA_TOKEN_SOURCE_H_

@@ -46,3 +46,4 @@ apogee_test(ALONE NAME booster_torch_gpt2_test SRCS booster/torch_gpt2_test.cc L
             LIBS nlohmann_json::nlohmann_json)
 target_compile_definitions(booster_torch_gpt2_test PRIVATE
                            APOGEE_TORCH_GPT2="${PROJECT_SOURCE_DIR}/scripts/torch_gpt2.py")
+apogee_test(NAME booster_token_windows_test SRCS booster/token_windows_test.cc LAYERS booster LABELS threads)

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/data/token_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apogee/core/error.h"
+#include "apogee/core/text/text.h"
+
+namespace apogee::data {
+namespace {
+
+void CheckRange(int64_t first, int64_t length, int64_t num_tokens) {
+  APOGEE_CHECK(first >= 0 && length >= 0 && first <= num_tokens && length <= num_tokens - first,
+               "MemoryTokenSource: ", length, " tokens from token ", first, " on are not in ",
+               num_tokens, " tokens");
+}
+
+}  // namespace
+
+MemoryTokenSource::MemoryTokenSource(std::vector<int32_t> tokens,
+                                     std::vector<int64_t> document_begins, std::string description)
+    : tokens_(std::move(tokens)),
+      begins_(std::move(document_begins)),
+      description_(std::move(description)) {
+  if (tokens_.empty() && begins_ == std::vector<int64_t>{0}) begins_.clear();
+  const auto last = static_cast<int64_t>(tokens_.size());
+  for (size_t i = 0; i < begins_.size(); ++i) {
+    const int64_t end = i + 1 < begins_.size() ? begins_[i + 1] : last;
+    APOGEE_CHECK(i > 0 || begins_[0] == 0, "MemoryTokenSource: the first document begins at token ",
+                 begins_[0], "; it must begin at 0");
+    APOGEE_CHECK(end > begins_[i], "MemoryTokenSource: document ", i, " has tokens [", begins_[i],
+                 ", ", end, ") of ", last,
+                 ": it is empty or begins behind the next; give ascending begins below ", last);
+  }
+  APOGEE_CHECK(!begins_.empty() || tokens_.empty(),
+               "MemoryTokenSource: no document begins; the first begins at 0");
+}
+
+MemoryTokenSource::MemoryTokenSource(const std::vector<std::vector<int32_t>>& documents)
+    : description_("documents in memory") {
+  APOGEE_CHECK(!documents.empty(), "MemoryTokenSource: there are no documents");
+  for (size_t i = 0; i < documents.size(); ++i) {
+    APOGEE_CHECK(!documents[i].empty(), "MemoryTokenSource: document ", i, " of ", documents.size(),
+                 " is empty; leave it out");
+    begins_.push_back(num_tokens());
+    tokens_.insert(tokens_.end(), documents[i].begin(), documents[i].end());
+  }
+}
+
+void MemoryTokenSource::Read(int64_t first, std::span<int32_t> tokens) const {
+  CheckRange(first, static_cast<int64_t>(tokens.size()), num_tokens());
+  std::copy_n(tokens_.begin() + first, tokens.size(), tokens.begin());
+}
+
+std::vector<int64_t> MemoryTokenSource::DocumentBegins(int64_t first, int64_t length) const {
+  CheckRange(first, length, num_tokens());
+  const auto begin = std::ranges::lower_bound(begins_, first);
+  return {begin, std::lower_bound(begin, begins_.end(), first + length)};
+}
+
+std::string MemoryTokenSource::description() const {
+  return description_ + ", " + FormatThousands(num_tokens()) + " tokens";
+}
+
+}  // namespace apogee::data
