@@ -8,6 +8,7 @@
 #include <benchmark/benchmark.h>
 
 #include <string>
+#include <vector>
 
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/kernel_table.h"
@@ -50,21 +51,34 @@ void MatMul(benchmark::State& state, const Product& p, DType dtype, int num_thre
   SetRate(state, 2.0 * static_cast<double>(p.m * p.n * p.k));
 }
 
-constexpr int64_t kBatch = 8, kTokens = 256, kHeads = 6, kHeadDim = 64;
-constexpr double kAttentionFlops = 2.0 * kBatch * kHeads * kTokens * kTokens * kHeadDim;
+constexpr int64_t kHeads = 6, kHeadDim = 64;
 
-void Attention(benchmark::State& state, bool backward, DType dtype, int num_threads) {
+// `batch` sequences of `documents` documents of equal length, which do not attend to each other.
+struct Sequences {
+  int64_t batch, tokens, documents;
+};
+
+void Attention(benchmark::State& state, const Sequences& s, bool backward, DType dtype,
+               int num_threads) {
   const ContextPtr context = CpuContext({.num_threads = num_threads});
   const auto packed = [&](const char* name) {
-    return Random({kBatch, kTokens, 3 * kHeads, kHeadDim}, dtype, context, name);
+    return Random({s.batch, s.tokens, 3 * kHeads, kHeadDim}, dtype, context, name);
   };
   const auto unpack = [](const Tensor& x) {
     return ops::Qkv{x.Slice(2, 0, kHeads), x.Slice(2, kHeads, kHeads),
                     x.Slice(2, 2 * kHeads, kHeads)};
   };
   const ops::Qkv qkv = unpack(packed("qkv")), grads = unpack(packed("grads"));
-  const Tensor dout = Random({kBatch, kTokens, kHeads, kHeadDim}, dtype, context, "dout");
-  const ops::AttentionOptions options{.causal = true};
+  const Tensor dout = Random({s.batch, s.tokens, kHeads, kHeadDim}, dtype, context, "dout");
+  ops::AttentionOptions options{.causal = true};
+  const int64_t length = s.tokens / s.documents;
+  if (s.documents > 1) {
+    std::vector<int64_t> starts;
+    for (int64_t i = 0; i < s.batch * s.tokens; ++i) {
+      starts.push_back(i % s.tokens / length * length);
+    }
+    options.first_keys = Tensor::FromVector<int64_t>(starts, {s.batch, s.tokens}, context);
+  }
   const ops::AttentionResult forward = ops::AttentionForward(qkv, options);
   for (auto _ : state) {
     if (backward) {
@@ -73,7 +87,8 @@ void Attention(benchmark::State& state, bool backward, DType dtype, int num_thre
       benchmark::DoNotOptimize(ops::AttentionForward(qkv, options));
     }
   }
-  SetRate(state, kAttentionFlops * (backward ? 2.5 : 1));  // 5 products per tile instead of 2
+  const double flops = 2.0 * static_cast<double>(s.batch * kHeads * s.tokens * length * kHeadDim);
+  SetRate(state, flops * (backward ? 2.5 : 1));  // 5 products per tile instead of 2
 }
 
 const bool kRegistered = [] {
@@ -88,9 +103,15 @@ const bool kRegistered = [] {
       }
       for (bool backward : {false, true}) {
         const std::string name = backward ? "AttentionBackward" : "AttentionForward";
-        benchmark::RegisterBenchmark((name + suffix).c_str(), Attention, backward, dtype,
-                                     num_threads)
+        benchmark::RegisterBenchmark((name + suffix).c_str(), Attention, Sequences{8, 256, 1},
+                                     backward, dtype, num_threads)
             ->UseRealTime();
+        for (int64_t documents : {1, 8}) {
+          benchmark::RegisterBenchmark(
+              (name + "/2048/documents:" + std::to_string(documents) + suffix).c_str(), Attention,
+              Sequences{1, 2048, documents}, backward, dtype, num_threads)
+              ->UseRealTime();
+        }
       }
     }
   }

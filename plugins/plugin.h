@@ -78,7 +78,8 @@ class Plugin {
   virtual void Backward(const Tensor& loss, optim::Optimizer& optimizer) = 0;
 
   // Runs forward of a batch and, with an optimizer, backward. A plugin with pipeline stages cuts
-  // the batch into micro-batches; this default runs it as one. Collective.
+  // the batch into micro-batches; this default runs it as one. An override must give the model the
+  // starts of documents, or refuse them. Collective.
   virtual PipelineResult ExecutePipeline(const PipelineCall& call);
 
   // All ranks that train the model together; null for one rank. They save checkpoints together:

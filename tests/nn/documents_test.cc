@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A batch of packed documents trains like the documents alone: losses and gradients in f64.
+#include "apogee/autograd/documents.h"
+
 #include <gmock/gmock.h>
 
 #include <map>
 
-#include "apogee/autograd/documents.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/nn/recurrent.h"
 #include "apogee/tensor/cpu/cpu_context.h"

@@ -86,12 +86,12 @@ std::unique_ptr<nn::Module> Initialized(bool llama, bool recompute, const Contex
 }
 
 // The loss of every step and the last weights.
-struct Run {
+struct TrainedRun {
   std::vector<double> losses;
   Weights start, end;
 };
 
-void Train(nn::Module& model, Plugin& plugin, const ContextPtr& context, Run& run) {
+void Train(nn::Module& model, Plugin& plugin, const ContextPtr& context, TrainedRun& run) {
   const auto optimizer =
       ValueOrThrow(optim::MakeOptimizer("adamw", model.Parameters(), {{"lr", "0.01"}}));
   Booster booster(plugin);
@@ -111,8 +111,8 @@ void Train(nn::Module& model, Plugin& plugin, const ContextPtr& context, Run& ru
   }
 }
 
-Run PlainRun(bool llama) {
-  Run run;
+TrainedRun PlainRun(bool llama) {
+  TrainedRun run;
   const ContextPtr context = CpuContext();
   const auto model = Initialized(llama, false, context);
   run.start = WeightsOf(*model);
@@ -121,14 +121,14 @@ Run PlainRun(bool llama) {
   return run;
 }
 
-void ExpectEqualRuns(const Run& want, bool llama, bool recompute, int num_ranks,
+void ExpectEqualRuns(const TrainedRun& want, bool llama, bool recompute, int num_ranks,
                      const HybridParallelOptions& options) {
   if (testing::TooManyRanks(num_ranks)) return;
-  std::vector<Run> runs(static_cast<size_t>(num_ranks));
+  std::vector<TrainedRun> runs(static_cast<size_t>(num_ranks));
   RunRanks(num_ranks, [&](comm::World& world) {
     const auto model = Initialized(llama, recompute, world.context());
     HybridParallelPlugin plugin(world, {.precision = Precision::kF64}, options);
-    Run& run = runs[static_cast<size_t>(world.rank())];
+    TrainedRun& run = runs[static_cast<size_t>(world.rank())];
     Train(*model, plugin, world.context(), run);
     if (plugin.data_size() == 1) {
       for (size_t i = 0; i < kSteps; ++i) EXPECT_NEAR(run.losses[i], want.losses[i], 1e-10);
@@ -169,7 +169,7 @@ TEST(PackedDocumentsTest, EveryAxisEqualsOneRank) {
         .num_microbatches = 4}},
   };
   for (const bool llama : {false, true}) {
-    const Run want = PlainRun(llama);
+    const TrainedRun want = PlainRun(llama);
     for (size_t i = 0; i < setups.size(); ++i) {
       ExpectEqualRuns(want, llama, /*recompute=*/i % 2 == (llama ? 0 : 1), setups[i].ranks,
                       setups[i].options);
