@@ -119,7 +119,20 @@ TEST(Bpe, PiecesAreMergedOneByOne) {
   }
 }
 
-// A text beyond the size of a part, and SafeCut, as a reader of a large file uses it.
+std::vector<int32_t> IdsByCuts(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids;
+  while (!text.empty()) {
+    const std::string_view window = text.substr(0, 1000);
+    const size_t cut = window.size() == text.size() ? window.size() : tokenizer.SafeCut(window);
+    if (cut == 0) return {};
+    tokenizer.Encode(window.substr(0, cut), ids);
+    text.remove_prefix(cut);
+  }
+  return ids;
+}
+
+// SafeCut against a text that is short enough to be encoded at once, then a long text, which is
+// encoded in parts, against SafeCut.
 TEST(Bpe, PartsOfALongTextGiveTheSameIds) {
   if (CodePointClasses::Get() == nullptr) GTEST_SKIP() << "without libutf8proc";
   Random random(3);
@@ -130,21 +143,31 @@ TEST(Bpe, PartsOfALongTextGiveTheSameIds) {
           "normalized": false, "special": true}])";
   const TokenizerPtr tokenizer = ValueOrThrow(ParseTokenizerJson(model.text.Json(), "random"));
   std::string text;
-  while (text.size() < 600000) {
+  while (text.size() < 200000) {
     constexpr const char* kParts[] = {"ab", " ", "  ", "\n", "<r>", "d", "\xE9", "e\xCC\x81", "1"};
     text += kParts[Below(random, std::size(kParts))];
   }
-  std::vector<int32_t> by_lines, by_cuts;
-  size_t at = 0;
-  while (at < text.size()) {
-    const std::string_view window = std::string_view(text).substr(at, 1000);
-    const size_t cut =
-        at + window.size() == text.size() ? window.size() : tokenizer->SafeCut(window);
-    ASSERT_GT(cut, 0u);
-    tokenizer->Encode(window.substr(0, cut), by_cuts);
-    at += cut;
-  }
-  EXPECT_EQ(Ids(*tokenizer, text), by_cuts);
+  EXPECT_EQ(Ids(*tokenizer, text), IdsByCuts(*tokenizer, text));
+  const std::string longer = text + text + text;
+  EXPECT_EQ(Ids(*tokenizer, longer), IdsByCuts(*tokenizer, longer));
+}
+
+// The same vocabulary without a normalizer takes the normalised text, which has no space to cut at.
+TEST(Bpe, PartsOfALongTextArePrefixedOnce) {
+  Random random(8);
+  RandomModel model(random, 60);
+  model.text.pre_tokenizer =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
+  const TokenizerPtr plain = ValueOrThrow(ParseTokenizerJson(model.text.Json(), "random"));
+  model.text.normalizer = R"({"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "_"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "_"}]})";
+  const TokenizerPtr tokenizer = ValueOrThrow(ParseTokenizerJson(model.text.Json(), "random"));
+  const std::string text = RandomText(random, 600000, "abcd    ");
+  std::string normalised = "_" + text;
+  std::replace(normalised.begin(), normalised.end(), ' ', '_');
+  EXPECT_EQ(Ids(*tokenizer, text), Ids(*plain, normalised));
+  EXPECT_EQ(tokenizer->SafeCut(text), 0u);
 }
 
 TEST(Bpe, ThreadsShareOneTokenizer) {
