@@ -46,6 +46,37 @@ absl::Status CheckMagic(const RandomBytes& idx) {
   return DataLoss(idx.path(), ": does not begin with the magic MMIDIDX of a Megatron index");
 }
 
+// Reads an array of the index, a block at a time.
+template <typename T>
+class Window {
+ public:
+  Window(const RandomBytes& idx, int64_t first_byte, int64_t size)
+      : idx_(idx), first_byte_(first_byte), size_(size) {}
+
+  absl::StatusOr<T> At(int64_t i) {
+    if (i >= size_) return DataLoss(idx_.path(), ": has changed since it was opened");
+    if (i / kBlock != block_) {
+      block_ = i / kBlock;
+      const int64_t first = block_ * kBlock;
+      const auto count = static_cast<size_t>(std::min(kBlock, size_ - first));
+      APOGEE_RETURN_IF_ERROR(idx_.Read(first_byte_ + first * static_cast<int64_t>(sizeof(T)),
+                                       std::as_writable_bytes(std::span(values_).first(count))));
+    }
+    return values_[static_cast<size_t>(i % kBlock)];
+  }
+
+ private:
+  const RandomBytes& idx_;
+  const int64_t first_byte_, size_;
+  int64_t block_ = -1;
+  std::array<T, kBlock> values_;
+};
+
+// The last block whose first value is less than `value`, or the first one.
+int64_t BlockBefore(const std::vector<int64_t>& firsts, int64_t value) {
+  return std::max<int64_t>(0, std::ranges::lower_bound(firsts, value) - firsts.begin() - 1);
+}
+
 }  // namespace
 
 uint8_t MegatronCode(TokenType type) { return std::ranges::find(kCodes, type, &Code::type)->code; }
@@ -143,13 +174,14 @@ absl::Status MegatronIndex::CheckSequences(const std::string& bin_path, int64_t 
   return absl::OkStatus();
 }
 
-absl::Status MegatronIndex::CheckDocuments() const {
+absl::Status MegatronIndex::CheckDocuments() {
   std::array<int64_t, kBlock> indices;
   int64_t before = 0;
   for (int64_t first = 0; first < num_indices_; first += kBlock) {
     const std::span<int64_t> piece(indices.data(),
                                    static_cast<size_t>(std::min(kBlock, num_indices_ - first)));
     APOGEE_RETURN_IF_ERROR(ReadIndices(first, piece));
+    marks_.push_back(piece[0]);
     for (size_t i = 0; i < piece.size(); ++i) {
       const int64_t index = first + static_cast<int64_t>(i);
       if (index == 0 && piece[i] != 0) {
@@ -214,63 +246,28 @@ absl::StatusOr<MegatronIndex::Run> MegatronIndex::RunAt(int64_t position, int64_
                   first + static_cast<int64_t>(count), " have changed since it was opened");
 }
 
-absl::StatusOr<int64_t> MegatronIndex::FirstSequenceFrom(int64_t position) const {
-  const int64_t block = std::ranges::lower_bound(starts_, position) - starts_.begin();
-  if (block == 0) return 0;
-  const int64_t first = (block - 1) * kBlock;
-  const auto count = static_cast<size_t>(std::min(kBlock, num_sequences_ - first));
-  std::array<int32_t, kBlock> lengths;
-  APOGEE_RETURN_IF_ERROR(ReadLengths(first, std::span(lengths).first(count)));
-  int64_t start = starts_[static_cast<size_t>(block - 1)];
-  for (size_t i = 0; i < count; ++i) {
-    if (start >= position) return first + static_cast<int64_t>(i);
-    start += lengths[i];
-  }
-  return first + static_cast<int64_t>(count);
-}
-
-absl::StatusOr<int64_t> MegatronIndex::StartOf(int64_t sequence) const {
-  const int64_t block = sequence / kBlock;
-  std::array<int32_t, kBlock> lengths;
-  const std::span<int32_t> before =
-      std::span(lengths).first(static_cast<size_t>(sequence % kBlock));
-  APOGEE_RETURN_IF_ERROR(ReadLengths(block * kBlock, before));
-  int64_t start = starts_[static_cast<size_t>(block)];
-  for (const int32_t length : before) start += length;
-  return start;
-}
-
-absl::StatusOr<int64_t> MegatronIndex::FirstIndexFrom(int64_t sequence) const {
-  int64_t low = 0, high = num_indices_;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    std::array<int64_t, 1> index;
-    APOGEE_RETURN_IF_ERROR(ReadIndices(middle, index));
-    if (index[0] < sequence) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 absl::StatusOr<std::vector<int64_t>> MegatronIndex::DocumentBegins(int64_t first,
                                                                    int64_t length) const {
   std::vector<int64_t> begins;
-  APOGEE_ASSIGN_OR_RETURN(const int64_t from, FirstSequenceFrom(first));
-  APOGEE_ASSIGN_OR_RETURN(const int64_t to, FirstSequenceFrom(first + length));
-  APOGEE_ASSIGN_OR_RETURN(int64_t at, FirstIndexFrom(from));
-  std::array<int64_t, kBlock> indices;
-  for (; at < num_indices_; at += kBlock) {
-    const std::span<int64_t> piece(indices.data(),
-                                   static_cast<size_t>(std::min(kBlock, num_indices_ - at)));
-    APOGEE_RETURN_IF_ERROR(ReadIndices(at, piece));
-    for (const int64_t sequence : piece) {
-      if (sequence >= to) return begins;
-      APOGEE_ASSIGN_OR_RETURN(const int64_t start, StartOf(sequence));
-      if (begins.empty() || begins.back() != start) begins.push_back(start);
+  if (num_sequences_ == 0) return begins;
+  Window<int32_t> lengths(*idx_, kMegatronHeaderBytes, num_sequences_);
+  Window<int64_t> indices(*idx_, kMegatronHeaderBytes + 12 * num_sequences_, num_indices_);
+  const int64_t block = BlockBefore(starts_, first);
+  int64_t start = starts_[static_cast<size_t>(block)];
+  int64_t index = -1;
+  for (int64_t sequence = block * kBlock; sequence < num_sequences_ && start < first + length;
+       ++sequence) {
+    if (start >= first) {
+      if (index < 0) index = BlockBefore(marks_, sequence) * kBlock;
+      APOGEE_ASSIGN_OR_RETURN(int64_t document, indices.At(index));
+      while (document < sequence) {
+        APOGEE_ASSIGN_OR_RETURN(document, indices.At(++index));
+      }
+      const bool is_new = begins.empty() || begins.back() != start;
+      if (document == sequence && is_new) begins.push_back(start);
     }
+    APOGEE_ASSIGN_OR_RETURN(const int32_t tokens, lengths.At(sequence));
+    start += tokens;
   }
   return begins;
 }

@@ -8,7 +8,9 @@
 #include <numeric>
 #include <sstream>
 
+#include "apogee/data/token_files/output_file.h"
 #include "apogee/data/token_files/resumable_writer.h"
+#include "apogee/data/token_files/stored_tokens.h"
 #include "apogee/tools/data/journal.h"
 #include "apogee/tools/data/ordered_workers.h"
 
@@ -38,7 +40,9 @@ class TokenizeRun {
   absl::StatusOr<TokenizeProgress> Do(const std::string& tokenizer_facts) {
     APOGEE_ASSIGN_OR_RETURN(const std::string facts, Facts(tokenizer_facts));
     const Journal journal(options_.output, facts);
-    APOGEE_ASSIGN_OR_RETURN(const std::optional<JournalEntry> last, journal.Read());
+    APOGEE_ASSIGN_OR_RETURN(std::optional<JournalEntry> last, journal.Read());
+    APOGEE_ASSIGN_OR_RETURN(const bool has_begun, HasBegun());
+    if (!has_begun) last.reset();  // killed when it had only to remove the journal
     const JournalEntry from = last.value_or(JournalEntry{});
     APOGEE_ASSIGN_OR_RETURN(
         writer_,
@@ -61,9 +65,8 @@ class TokenizeRun {
     if (status.ok() && progress_.num_documents == 0) {
       status = InvalidArgument("the inputs hold no document with text; nothing was written");
     }
-    // Removed first: a journal without its file could not be continued.
-    journal.Remove();
     if (status.ok()) status = writer_->Finish();
+    journal.Remove();
     if (!status.ok()) return status;
     return progress_;
   }
@@ -86,6 +89,16 @@ class TokenizeRun {
     }
     progress_.total_bytes = std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0});
     return facts.str();
+  }
+
+  // Whether an earlier run has left its tokens.
+  absl::StatusOr<bool> HasBegun() const {
+    std::string path = options_.output;
+    if (options_.format == data::TokenFormat::kMegatron) {
+      APOGEE_ASSIGN_OR_RETURN(const data::MegatronPaths paths, data::MegatronPathsOf(path));
+      path = paths.bin;
+    }
+    return !data::CheckFree(data::TemporaryOf(path)).ok();
   }
 
   absl::Status Pieces(const Journal& journal) {
