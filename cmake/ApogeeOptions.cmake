@@ -14,6 +14,8 @@ function(apogee_tristate name help)
 endfunction()
 
 apogee_tristate(APOGEE_WITH_ONEDNN "Matrix products through oneDNN")
+apogee_tristate(APOGEE_WITH_UTF8PROC "Kinds of characters and NFC, for tokenizers")
+apogee_tristate(APOGEE_WITH_SENTENCEPIECE "Tokenizers of SentencePiece")
 apogee_tristate(APOGEE_WITH_CUDA "GPU kernels and memory" EMULATED)
 apogee_tristate(APOGEE_WITH_NCCL "Collectives between GPUs")
 apogee_tristate(APOGEE_WITH_MPI "Collectives between processes and machines")
@@ -48,6 +50,8 @@ function(apogee_print_summary)
       "sanitizers|${APOGEE_SANITIZE}"
       "OpenMP|${APOGEE_OPENMP_TEXT}"
       "oneDNN|${APOGEE_ONEDNN_TEXT}"
+      "utf8proc|${APOGEE_UTF8PROC_TEXT}"
+      "SentencePiece|${APOGEE_SENTENCEPIECE_TEXT}"
       "CUDA|${APOGEE_CUDA_TEXT}"
       "NCCL|${APOGEE_NCCL_TEXT}"
       "MPI|${APOGEE_MPI_TEXT}"

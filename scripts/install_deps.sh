@@ -10,8 +10,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # bible-kjv-text is the corpus of the examples.
 quickstart=(g++ cmake ninja-build ccache libabsl-dev libeigen3-dev libdnnl-dev libcli11-dev
-  nlohmann-json3-dev libxxhash-dev libsodium-dev bible-kjv)
-test=(libgtest-dev libgmock-dev pkg-config clang-format-14)
+  nlohmann-json3-dev libxxhash-dev libsodium-dev libutf8proc-dev
+  bible-kjv)
+test=(libgtest-dev libgmock-dev pkg-config clang-format-14 libsentencepiece-dev)
 bench=(libbenchmark-dev)
 mpi=(libopenmpi-dev)
 tidy=(clang-tidy-14)

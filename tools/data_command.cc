@@ -13,6 +13,7 @@ void AddDataCommand(CLI::App& app, int& exit_code) {
   AddConvertTokensCommand(*data, exit_code);
   AddInspectTokensCommand(*data, exit_code);
   AddTokenizeCommand(*data, exit_code);
+  AddTrainTokenizerCommand(*data, exit_code);
   AddVerifyTokensCommand(*data, exit_code);
 }
 

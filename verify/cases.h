@@ -20,6 +20,8 @@ Comparison ReplayCompressedAllReduce(const GoldenCase& golden, DType dtype);
 Comparison ReplayModel(const GoldenCase& golden, DType dtype);
 // Token files, by their expected.json.
 Comparison ReplayDataset(const std::string& path);
+// Tokenizers, by their cases.json.
+Comparison ReplayTokenizer(const std::string& path);
 
 }  // namespace apogee::verify
 

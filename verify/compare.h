@@ -40,7 +40,12 @@ class Comparison {
   // Records a failure that no tolerance excuses.
   void Fail(const std::string& what);
 
+  // The case needs what this build does not have.
+  void Skip(const std::string& why) { skipped_ = why; }
+
   double worst() const { return worst_; }
+  // Why the case is skipped; "" if it is not.
+  const std::string& skipped() const { return skipped_; }
   const std::string& where() const { return where_; }
   bool passed() const { return failure_.empty() && worst_ <= 1 && num_compared_ > 0; }
   // "worst 0.12 of tolerance (param odd, step 8)", or the failure.
@@ -52,6 +57,7 @@ class Comparison {
   double worst_ = 0;
   std::string where_;
   std::string failure_;
+  std::string skipped_;
   long num_compared_ = 0;
 };
 

@@ -50,7 +50,7 @@ const std::map<std::string, Replay>& Replays() {
 // The replay for each name of a file that records a folder.
 const std::map<std::string, Comparison (*)(const std::string&)>& FolderReplays() {
   static const auto& replays = *new std::map<std::string, Comparison (*)(const std::string&)>{
-      {"expected.json", &ReplayDataset}};
+      {"cases.json", &ReplayTokenizer}, {"expected.json", &ReplayDataset}};
   return replays;
 }
 
@@ -109,6 +109,7 @@ Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
     const auto folder_replay = FolderReplays().find(file.path.filename().string());
     if (folder_replay != FolderReplays().end()) {
       const Comparison comparison = folder_replay->second(file.path.string());
+      if (!comparison.skipped().empty()) return {Verdict::kSkip, comparison.skipped()};
       return {comparison.passed() ? Verdict::kPass : Verdict::kFail, comparison.Summary()};
     }
     // One context per case, so cases share nothing.
@@ -143,7 +144,7 @@ int Verify(const std::string& path, const VerifyOptions& options, std::ostream& 
   }
   if (cases.empty()) {
     errors << "apogee verify: " << path
-           << ": no .safetensors files and no expected.json below this folder\n";
+           << ": no .safetensors files, no expected.json and no cases.json below this folder\n";
     return 2;
   }
   int passed = 0;

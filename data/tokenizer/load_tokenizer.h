@@ -16,7 +16,9 @@
 #ifndef APOGEE_DATA_TOKENIZER_LOAD_TOKENIZER_H_
 #define APOGEE_DATA_TOKENIZER_LOAD_TOKENIZER_H_
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "apogee/core/status.h"
 #include "apogee/data/tokenizer/tokenizer.h"
@@ -24,6 +26,19 @@
 namespace apogee::data {
 
 absl::StatusOr<TokenizerPtr> LoadTokenizer(const std::string& path);
+
+// What a file of ranks does not say.
+struct TiktokenOptions {
+  // The regular expression that divides a text: that of GPT-2, Llama 3 (default) or Qwen2.
+  std::string pattern;
+  // Their ids follow the ranks, in this order. Default: for a file of 128,000 ranks the 256 of
+  // Llama 3; else <|begin_of_text|>, <|end_of_text|>, <|eot_id|>, <|start_header_id|> and
+  // <|end_header_id|>.
+  std::optional<std::vector<std::string>> special_tokens;
+};
+
+// As LoadTokenizer, for a file of ranks.
+absl::StatusOr<TokenizerPtr> LoadTiktoken(const std::string& path, const TiktokenOptions& options);
 
 }  // namespace apogee::data
 

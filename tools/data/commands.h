@@ -19,6 +19,7 @@ namespace apogee::tools {
 void AddTokenizeCommand(CLI::App& data, int& exit_code);
 void AddInspectTokensCommand(CLI::App& data, int& exit_code);
 void AddConvertTokensCommand(CLI::App& data, int& exit_code);
+void AddTrainTokenizerCommand(CLI::App& data, int& exit_code);
 void AddVerifyTokensCommand(CLI::App& data, int& exit_code);
 
 // Files of tokens on a command line.

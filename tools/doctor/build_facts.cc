@@ -83,6 +83,8 @@ void AddBuild(const Launcher& launcher, Report& report) {
   report.Add("instruction sets", std::string("APOGEE_NATIVE=") + facts::kNative + ":" + BuiltFor());
   report.Add("OpenMP", facts::kOpenMp);
   report.Add("oneDNN", facts::kOneDnn);
+  report.Add("utf8proc", facts::kUtf8proc);
+  report.Add("SentencePiece", facts::kSentencePiece);
   report.Add("Eigen", facts::kEigen);
   report.Add("Abseil", facts::kAbseil);
   report.Add("CUDA", "not built");
