@@ -69,6 +69,7 @@
 #include "apogee/data/sampler.h"
 #include "apogee/data/text_corpus.h"
 #include "apogee/data/token_dataset.h"
+#include "apogee/data/token_files/token_file.h"
 #include "apogee/data/token_source.h"
 #include "apogee/data/tokenizer/load_tokenizer.h"
 #include "apogee/data/tokenizer/tokenizer.h"
