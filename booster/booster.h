@@ -137,16 +137,21 @@ class Booster : private StepListener {
   [[nodiscard]] Accumulation accumulate(int64_t num_micro_batches);
 
   // While the handle lives, the values of boosted.criterion add up to the mean over a whole window
-  // of micro-batches. `num_targets`: targets that count in this rank's micro-batches of the window.
+  // of micro-batches. `num_targets`: targets that count in this rank's micro-batches of the window;
+  // data::Loader::Windows knows them, and nn::CountTargets counts those of a batch of your own.
   // Neither the loop nor accumulate divides by the number of micro-batches. Collective, once per
   // window.
   //
   //   const Accumulation accumulation = booster.accumulate(n);
-  //   const auto window = booster.accumulation_window(num_targets);   // nn::CountTargets of each
-  //   for (int i = 0; i < n; ++i) {
-  //     booster.backward(boosted.criterion(boosted.model(x[i]), y[i]), boosted.optimizer);
+  //   for (const data::Window& window : loader.Windows(n)) {
+  //     const auto open = booster.accumulation_window(window.num_targets);
+  //     for (const data::Batch& batch : window.batches) {
+  //       booster.backward(boosted.criterion(boosted.model(batch.inputs), batch.targets),
+  //                        boosted.optimizer);
+  //     }
+  //     boosted.optimizer.step();
+  //     boosted.optimizer.zero_grad();
   //   }
-  //   boosted.optimizer.step();
   //
   // step() throws Error, on every rank, if the micro-batches had another number of targets.
   [[nodiscard]] std::shared_ptr<void> accumulation_window(int64_t num_targets);

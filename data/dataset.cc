@@ -5,8 +5,10 @@
 namespace apogee::data {
 
 void Dataset::Fill(int64_t, int64_t*, int64_t*) const {
-  Throw("Dataset: this dataset has neither Fill nor FillFields; override Fill for sequences of ",
-        "tokens, and fields and FillFields for other samples");
+  Throw(
+      "Dataset: this dataset has no Fill; call FillFields. A dataset of your own overrides Fill "
+      "for ",
+      "sequences of tokens, and fields and FillFields for other samples");
 }
 
 std::vector<Field> Dataset::fields() const {

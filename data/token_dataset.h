@@ -6,7 +6,7 @@
 //   auto packed = std::make_shared<PackedDataset>(
 //       source, PackedOptions{.block = 1024, .prompt = PromptUpTo(kAnswer)});
 //   const Batch batch = Loader(packed, order, context, {.batch = 8}).Next();
-//   model({{"tokens", batch.inputs}, {"starts", batch["starts"]}});
+//   model({{"tokens", batch.inputs}, {"starts", batch["starts"]}});      // gives {"logits", ..}
 //
 // Fields, each i64 [block]:
 //
@@ -14,8 +14,8 @@
 //   targets  the token that follows each input; kIgnoredTarget where nothing is learned
 //   starts   with `documents`: for each input the index in this sample at which its document begins
 //
-// Attention looks back to `starts` and no further, and the position of token t is t - starts[t]. A
-// model that takes no `starts` takes the tokens of a sample as one text.
+// A model that gets `starts` looks back to there and no further, and the position of token t is
+// t - starts[t]. A model that gets none takes the tokens of a sample as one text.
 //
 // All constructors throw Error for options that are wrong, for a source without a sample, and for
 // an empty document.
