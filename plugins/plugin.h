@@ -40,8 +40,8 @@ struct PipelineCall {
   Tensor starts = {};
 };
 
-// Throws Error unless the starts of `call` are undefined, or those of its inputs, and its model takes
-// documents.
+// Throws Error unless the starts of `call` are undefined, or those of its inputs, and its model
+// takes documents.
 void CheckStarts(const PipelineCall& call);
 
 struct PipelineResult {

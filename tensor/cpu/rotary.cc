@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rotary position embedding. All heads use the same angles for a token, and so do all samples unless
-// tokens have positions of their own. Sines and cosines are put into a table first.
+// Rotary position embedding. All heads use the same angles for a token, and so do all samples
+// unless tokens have positions of their own. Sines and cosines are put into a table first.
 #include <cmath>
 #include <numbers>
 

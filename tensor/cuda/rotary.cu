@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Rotary position embedding. All heads use the same angles for a token, and so do all samples unless
-// tokens have positions of their own. Cosines and sines are put into a table first. Then each thread
-// rotates a few neighbouring pairs.
+// Rotary position embedding. All heads use the same angles for a token, and so do all samples
+// unless tokens have positions of their own. Cosines and sines are put into a table first. Then
+// each thread rotates a few neighbouring pairs.
 #include <cmath>
 #include <numbers>
 

@@ -31,12 +31,10 @@ struct AttentionMask {
 // at(b, i) = data[b * batch_stride + i]. Below 1: no key is left out; kv_tokens or more: the query
 // sees no key. Null: none.
 //
-// The keys that a query sees in the end, of all rules together, decide its results: they equal
-// those over these keys alone up to rounding. Where a document begins at a multiple of 64 in queries
-// and keys, and the CPU computes it, a key before the document and one behind it only add zeros to
-// sums, so the results of the document have the bits of those without its neighbours. Tiles of 64
-// keys that no query of a tile of 64 sees cost nothing: over causal documents of L tokens each, a
-// sequence of T tokens takes a time of T (L + 64), not of T^2.
+// A document gets the results that it would get alone, up to rounding; on the CPU with the same
+// bits (but for signs of zeros) if it begins at a multiple of 64 in queries and keys. Tiles of 64
+// keys that no query of a tile of 64 sees cost nothing: causal attention over documents of L tokens
+// takes a time of T (L + 64) for T tokens, not of T^2.
 struct FirstKeys {
   const int64_t* data = nullptr;
   int64_t batch_stride = 0;

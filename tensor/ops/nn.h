@@ -68,8 +68,8 @@ struct AttentionOptions {
   // Needs scale >= 0.
   Tensor mask = {};
   // i64 [B, T]: query i of sample b sees only the keys from first_keys[b, i] on (documents that are
-  // packed into one sequence). 0 or below: all that it would see anyway; S or above: none. Keys that
-  // no query near them sees are skipped (tensor/kernels/attention_args.h). Needs scale >= 0. The
+  // packed into one sequence). 0 or below: all that it would see anyway; S or above: none. Tiles
+  // that no query sees are skipped (tensor/kernels/attention_args.h). Needs scale >= 0. The
   // elements must not change before backward has run.
   Tensor first_keys = {};
 };
