@@ -17,6 +17,41 @@ void CheckRange(int64_t first, int64_t length, int64_t num_tokens) {
                num_tokens, " tokens");
 }
 
+class Slice : public TokenSource {
+ public:
+  Slice(TokenSourcePtr source, int64_t first, int64_t num_tokens)
+      : source_(std::move(source)), first_(first), num_tokens_(num_tokens) {}
+
+  int64_t num_tokens() const override { return num_tokens_; }
+  void Read(int64_t first, std::span<int32_t> tokens) const override {
+    Check(first, static_cast<int64_t>(tokens.size()));
+    source_->Read(first_ + first, tokens);
+  }
+  std::vector<int64_t> DocumentBegins(int64_t first, int64_t length) const override {
+    Check(first, length);
+    std::vector<int64_t> begins = source_->DocumentBegins(first_ + first, length);
+    for (int64_t& begin : begins) begin -= first_;
+    if (first == 0 && length > 0 && (begins.empty() || begins[0] > 0)) {
+      begins.insert(begins.begin(), 0);
+    }
+    return begins;
+  }
+  std::string description() const override {
+    return FormatThousands(num_tokens_) + " tokens from " + FormatThousands(first_) + " on of " +
+           source_->description();
+  }
+  std::string PlaceOf(int64_t index) const override { return source_->PlaceOf(first_ + index); }
+
+ private:
+  void Check(int64_t first, int64_t length) const {
+    APOGEE_CHECK(first >= 0 && length >= 0 && first <= num_tokens_ && length <= num_tokens_ - first,
+                 description(), ": has no ", length, " tokens from ", first, " on");
+  }
+
+  TokenSourcePtr source_;
+  int64_t first_, num_tokens_;
+};
+
 }  // namespace
 
 MemoryTokenSource::MemoryTokenSource(std::vector<int32_t> tokens,
@@ -62,6 +97,14 @@ std::vector<int64_t> MemoryTokenSource::DocumentBegins(int64_t first, int64_t le
 
 std::string MemoryTokenSource::description() const {
   return description_ + ", " + FormatThousands(num_tokens()) + " tokens";
+}
+
+TokenSourcePtr SliceTokens(TokenSourcePtr source, int64_t first, int64_t num_tokens) {
+  const int64_t all = source->num_tokens();
+  APOGEE_CHECK(first >= 0 && num_tokens >= 0 && first <= all && num_tokens <= all - first,
+               "SliceTokens: ", num_tokens, " tokens from token ", first, " on are not in ",
+               source->description());
+  return std::make_shared<Slice>(std::move(source), first, num_tokens);
 }
 
 }  // namespace apogee::data

@@ -61,6 +61,10 @@ class MemoryTokenSource : public TokenSource {
   std::string description_;
 };
 
+// Tokens [first, first + num_tokens) of `source`; the first one begins a document. Throws Error for
+// a part that is not in the source.
+TokenSourcePtr SliceTokens(TokenSourcePtr source, int64_t first, int64_t num_tokens);
+
 }  // namespace apogee::data
 
 #endif  // APOGEE_DATA_TOKEN_SOURCE_H_

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "apogee/booster/metrics/crc32c.h"
 #include "apogee/checkpoint/checkpoint_folder.h"
 #include "apogee/core/text/text.h"
 #include "apogee/driver/reports.h"
@@ -36,15 +35,11 @@ void CatchStopSignals() {
 
 std::array<double, 2> StopSignals() { return {terminate ? 1.0 : 0.0, interrupt ? 1.0 : 0.0}; }
 
-std::string DescribeData(const data::TextCorpus& corpus, uint64_t seed, int64_t samples,
-                         int64_t block) {
-  const data::TextSpan text = corpus.train();
-  const uint32_t crc = Crc32c(text.text->data() + text.offset, static_cast<size_t>(text.size));
-  char hex[9];
-  std::snprintf(hex, sizeof(hex), "%08x", crc);
+std::string DescribeData(const Corpus& corpus, uint64_t seed, int64_t samples, int64_t block) {
+  const bool bytes = corpus.tokenizer->vocab_size() == 256;
   return "seed " + std::to_string(seed) + ", " + std::to_string(samples) + " samples of " +
-         std::to_string(block) + " bytes per step, " + std::to_string(text.size) +
-         " bytes of text (crc " + hex + ")";
+         std::to_string(block) + (bytes ? " bytes" : " tokens") + " per step, " +
+         corpus.fingerprint;
 }
 
 // The next resume would mix up the steps of two runs in one folder.

@@ -26,7 +26,7 @@
 #include "apogee/booster/metrics/metrics.h"
 #include "apogee/booster/run_lock.h"
 #include "apogee/comm/launch.h"
-#include "apogee/data/text_corpus.h"
+#include "apogee/driver/corpus.h"
 #include "apogee/driver/run_flags.h"
 
 namespace apogee::driver {
@@ -47,8 +47,7 @@ struct CheckpointKeeperOptions {
 };
 
 // "seed 1, 8 samples of 128 bytes per step, 3724065 bytes of text (crc 1a2b3c4d)".
-std::string DescribeData(const data::TextCorpus& corpus, uint64_t seed, int64_t samples,
-                         int64_t block);
+std::string DescribeData(const Corpus& corpus, uint64_t seed, int64_t samples, int64_t block);
 
 // Every rank makes one and calls it in the same order.
 class CheckpointKeeper {

@@ -61,11 +61,13 @@ void ModelFlags::Settle(int64_t block) {
   sizes.block = block;
   const absl::StatusOr<const ModelFactory*> found = registry.Find(name);
   if (!found.ok()) Throw("--model: ", Message(found.status()));
-  Make();
+  Make(sizes.vocab_size);
 }
 
-std::unique_ptr<nn::Module> ModelFlags::Make() const {
-  return (*ValueOrThrow(registry.Find(name)))(sizes);
+std::unique_ptr<nn::Module> ModelFlags::Make(int64_t vocab_size) const {
+  ModelSizes all = sizes;
+  all.vocab_size = vocab_size;
+  return (*ValueOrThrow(registry.Find(name)))(all);
 }
 
 void DeclareLlamaFlags(CommandLine& line, nn::LlamaConfig& config) {

@@ -5,7 +5,7 @@
 //   driver::ModelFlags model;
 //   model.Declare(line);                                          // after RunFlags::Declare
 //   ... model.Settle(flags.block); ...                            // while the flags are checked
-//   const std::unique_ptr<nn::Module> made = model.Make();        // on every rank
+//   const std::unique_ptr<nn::Module> made = model.Make(256);     // on every rank
 //
 // A program adds its own models before Declare; --model then knows them:
 //
@@ -30,7 +30,7 @@ namespace apogee::driver {
 // The sizes of a language model: int64 tokens [batch, tokens] -> logits [batch, tokens,
 // vocab_size].
 struct ModelSizes {
-  int64_t vocab_size = 256;  // bytes
+  int64_t vocab_size = 256;  // of the tokenizer; 256: bytes
   int64_t block = 128;       // tokens of context
   int64_t layers = 4;
   int64_t heads = 6;
@@ -54,7 +54,8 @@ struct ModelFlags {
   // `block`: tokens of context. Throws Error for an unknown name and for sizes that do not fit.
   void Settle(int64_t block);
 
-  std::unique_ptr<nn::Module> Make() const;
+  // For a tokenizer of this size.
+  std::unique_ptr<nn::Module> Make(int64_t vocab_size) const;
 };
 
 // For a program that trains a Llama only: adds --layers, --heads, --kv-heads, --dim and --hidden.

@@ -19,7 +19,7 @@ namespace {
 int Launch(RunFlags& flags, const Program& program) {
   int exit_code = 0;  // rank 0's
   TraceFile trace(flags.trace);
-  const auto corpus = ValueOrThrow(data::TextCorpus::Load(flags.data, {.block = flags.block}));
+  const Corpus corpus = ValueOrThrow(LoadCorpus(flags));
   const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
   if (flags.checkpoints.save_every > 0) CatchStopSignals();
   OkOrThrow(comm::launch({.num_ranks = flags.ranks,

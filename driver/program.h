@@ -20,8 +20,8 @@
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/process_memory.h"
-#include "apogee/data/text_corpus.h"
 #include "apogee/driver/command_line.h"
+#include "apogee/driver/corpus.h"
 #include "apogee/driver/run_flags.h"
 
 namespace apogee::driver {
@@ -29,7 +29,7 @@ namespace apogee::driver {
 // The arguments of a rank.
 struct Rank {
   const comm::World& world;
-  const data::TextCorpus& corpus;
+  const Corpus& corpus;
   const ProcessMemory& start;  // of the process before launch
 };
 

@@ -119,9 +119,9 @@ void DeclareReport(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
                  "decision, gathers");
   if (!set.sample) return;
   line.AddText("--prompt", f.prompt, "Text that the sample continues");
-  line.AddCount("--sample", f.sample, "Bytes to generate at the end", 0);
+  line.AddCount("--sample", f.sample, "Tokens to generate at the end", 0);
   line.AddNumber("--temperature", f.temperature,
-                 "Temperature of the sample; a lower one makes likely bytes likelier", 0.01, 100);
+                 "Temperature of the sample; a lower one makes likely tokens likelier", 0.01, 100);
 }
 
 void CheckCheckpoints(const CommandLine& line, const CheckpointFlags& flags,
@@ -168,10 +168,7 @@ Precision FastPrecision() {
 
 void RunFlags::Declare(CommandLine& line, const RunFlagSet& set) {
   ranks = DefaultRanks(ranks);
-  line.Group("Data");
-  line.AddTexts("--data", data,
-                "Text files or folders; default: the King James Bible (Debian's bible-kjv)");
-  line.AddCount("--block", block, "Bytes of context");
+  DataFlags::Declare(line);
   DeclareTraining(line, set, *this);
   DeclareRanks(line, *this);
   DeclareCheckpoints(line, checkpoints);
@@ -184,6 +181,7 @@ void RunFlags::Declare(CommandLine& line, const RunFlagSet& set) {
 }
 
 void RunFlags::Settle(const CommandLine& line) {
+  DataFlags::Settle();
   training.f32_residual = !narrow_residual;
   threads_per_rank = ThreadsPerRank(threads, ranks);
   FillOptions(*this);

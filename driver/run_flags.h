@@ -19,7 +19,7 @@
 
 #include "apogee/booster/run_record.h"
 #include "apogee/comm/launch.h"
-#include "apogee/driver/command_line.h"
+#include "apogee/driver/corpus.h"
 #include "apogee/optim/registry.h"
 #include "apogee/optim/schedule/lr_schedule_registry.h"
 #include "apogee/plugins/training_options.h"
@@ -43,14 +43,12 @@ struct RunFlagSet {
 // bf16 if the processor has bf16 multiplication, else f32: the meaning of --precision auto.
 Precision FastPrecision();
 
-struct RunFlags {
+struct RunFlags : DataFlags {
   // Names that --optimizer and --schedule know.
   optim::OptimizerRegistry optimizers;
   optim::LrScheduleRegistry schedules;
 
-  std::vector<std::string> data;  // empty: the King James Bible
-  std::string out;                // empty: no files
-  int64_t block = 128;            // bytes of context
+  std::string out;  // empty: no files
 
   int64_t steps = 1000;
   int64_t batch = 8;  // samples per micro-batch, of all ranks together
@@ -78,7 +76,7 @@ struct RunFlags {
   bool print_events = false;
   int64_t log_every = 100;
   std::string prompt = "In the beginning";
-  int64_t sample = 400;  // bytes
+  int64_t sample = 400;  // tokens
   double temperature = 0.8;
 
   // Adds the flags, with the present values as defaults.

@@ -7,9 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/booster/metrics/line_file.h"
 #include "apogee/core/text/text.h"
 #include "apogee/core/trace/step_log.h"
 #include "apogee/data/sampler.h"
+#include "apogee/data/token_dataset.h"
 #include "apogee/driver/checkpoints.h"
 #include "apogee/driver/generate.h"
 #include "apogee/driver/reports.h"
@@ -34,7 +36,8 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   scheduler_ = &scheduler;
 
   const int64_t batch = flags_.batch / plugin_.data_size();
-  const auto dataset = std::make_shared<data::TextDataset>(rank_.corpus.train(), flags_.block);
+  const auto dataset = std::make_shared<data::BlockDataset>(
+      rank_.corpus.train, data::BlockOptions{.block = flags_.block, .stride = 1});
   const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags_.seed);
   const auto sampler = std::make_shared<data::DistributedSampler>(
       order, plugin_.data_rank(), plugin_.data_size(), batch * flags_.accumulate);
@@ -62,8 +65,12 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
                                                    .log_every = flags_.log_every,
                                                    .ledger = &context->ledger()}));
   }
-  if (!rank_.corpus.notice().empty()) Note("note: " + rank_.corpus.notice());
-  Note("text: " + rank_.corpus.description());
+  if (world.rank() == 0 && !flags_.out.empty() && !rank_.corpus.tokenizer_json.empty()) {
+    OkOrThrow(ValueOrThrow(LineFile::Create(flags_.out + "/tokenizer.json"))
+                  ->Append(rank_.corpus.tokenizer_json));
+  }
+  if (!rank_.corpus.notice.empty()) Note("note: " + rank_.corpus.notice);
+  Note("text: " + rank_.corpus.description);
   Note("model: " + description.model + ", " + FormatThousands(description.num_parameters) +
        " parameters, " + Name(flags_.training.precision) + ", " + DescribeRanks(world) +
        description.layout);
@@ -118,9 +125,10 @@ void TextRun::WriteSample() {
   const bool sharded = std::ranges::any_of(
       parameters, [](const autograd::ParameterPtr& each) { return !each->is_local(); });
   if (plugin_.data_rank() != 0 && !sharded) return;
-  Note("sample:\n" + Generate(boosted_->model, rank_.world.context(), flags_.prompt,
+  Note("sample:\n" + Generate(boosted_->model, *rank_.corpus.tokenizer, rank_.world.context(),
+                              flags_.prompt,
                               {.block = flags_.block,
-                               .bytes = flags_.sample,
+                               .tokens = flags_.sample,
                                .temperature = flags_.temperature,
                                .seed = flags_.seed}));
 }

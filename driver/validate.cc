@@ -3,21 +3,22 @@
 #include "apogee/driver/validate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/data/loader.h"
+#include "apogee/data/token_dataset.h"
 #include "apogee/driver/reports.h"
 
 namespace apogee::driver {
 
-ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin,
-                         const data::TextCorpus& corpus, const comm::World& world,
-                         const ValidateOptions& options) {
+ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin, const Corpus& corpus,
+                         const comm::World& world, const ValidateOptions& options) {
   const autograd::NoGradGuard no_grad;
   boosted.model.Train(false);
-  const auto dataset = std::make_shared<data::TextDataset>(corpus.validation(), options.block,
-                                                           /*stride=*/options.block);
+  const auto dataset = std::make_shared<data::BlockDataset>(
+      corpus.validation, data::BlockOptions{.block = options.block});
   const int64_t num_samples = dataset->num_samples();
   data::Loader loader(dataset, std::make_shared<data::SequentialSampler>(num_samples),
                       world.context(),
@@ -35,7 +36,10 @@ ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin,
   const double copies = world.size() / plugin.data_size();  // ranks with the same sum
   return {.step = options.step,
           .loss = SumOverRanks(world, {sum})[0] / (copies * static_cast<double>(num_samples)),
-          .tokens = num_samples * options.block};
+          .tokens = num_samples * options.block,
+          .bytes = std::llround(static_cast<double>(corpus.validation_bytes) *
+                                static_cast<double>(num_samples * options.block) /
+                                static_cast<double>(corpus.validation->num_tokens()))};
 }
 
 }  // namespace apogee::driver

@@ -10,7 +10,7 @@
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics/metrics.h"
 #include "apogee/comm/launch.h"
-#include "apogee/data/text_corpus.h"
+#include "apogee/driver/corpus.h"
 
 namespace apogee::driver {
 
@@ -20,12 +20,11 @@ struct ValidateOptions {
   int64_t step = 0;   // for the event
 };
 
-// The mean over every block of the validation text. Collective: batches are dealt out to the
+// The mean over every block of the validation tokens. Collective: batches are dealt out to the
 // data-parallel ranks, and all ranks of one replica call the model together. Leaves the model in
 // training mode.
-ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin,
-                         const data::TextCorpus& corpus, const comm::World& world,
-                         const ValidateOptions& options);
+ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin, const Corpus& corpus,
+                         const comm::World& world, const ValidateOptions& options);
 
 }  // namespace apogee::driver
 

@@ -200,15 +200,23 @@ absl::Status MetricsLogger::Step(const StepEvent& event) {
 
 absl::Status MetricsLogger::Validation(const ValidationEvent& event) {
   APOGEE_RETURN_IF_ERROR(CheckLoss("validation loss", event.step, event.loss));
-  char line[128];
-  std::snprintf(line, sizeof(line), "step %lld: validation loss %.4f nats per token (%.3f bits)",
-                static_cast<long long>(event.step), event.loss, event.loss / std::log(2.0));
+  // With a token per byte both are the same.
+  const bool has_bytes = event.bytes > 0 && event.bytes != event.tokens;
+  const double per_byte =
+      has_bytes ? event.loss * static_cast<double>(event.tokens) / static_cast<double>(event.bytes)
+                : event.loss;
+  char line[160], byte_text[48] = "";
+  if (has_bytes) std::snprintf(byte_text, sizeof(byte_text), ", %.4f nats per byte", per_byte);
+  std::snprintf(line, sizeof(line), "step %lld: validation loss %.4f nats per token%s (%.3f bits)",
+                static_cast<long long>(event.step), event.loss, byte_text,
+                per_byte / std::log(2.0));
   APOGEE_RETURN_IF_ERROR(Note(line));
   TakeSeconds();  // the next step's time excludes the validation
   if (validations_ == nullptr || has_validation(event.step)) return absl::OkStatus();
   last_validated_step_ = event.step;
   JsonLine json;
   json.Add("step", event.step).Add("loss", event.loss).Add("tokens", event.tokens);
+  if (event.bytes > 0) json.Add("bytes", event.bytes);
   APOGEE_RETURN_IF_ERROR(validations_->Append(json.Close() + "\n"));
   return board_->Scalars(event.step, {{"validation/loss", event.loss}});
 }

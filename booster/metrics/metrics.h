@@ -70,8 +70,11 @@ struct StepEvent {
 
 struct ValidationEvent {
   int64_t step = 0;
-  double loss = 0;
+  double loss = 0;  // per token
   int64_t tokens = 0;
+  // The text that the tokens stand for: gives the loss per byte, which models with different
+  // tokenizers can be compared by. 0: unknown.
+  int64_t bytes = 0;
 };
 
 class MetricsLogger {

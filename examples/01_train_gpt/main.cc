@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trains a GPT on text, byte by byte, and lets it write some. Copy this program to start with: an
+// Trains a GPT on text and lets it write some. Copy this program to start with: an
 // ordinary setup (plugin, model, optimizer, schedule), one call of boost(), and the ordinary loop,
 // which every rank runs.
 //
@@ -9,6 +9,8 @@
 //   01_train_gpt --ranks 4 --plugin hybrid --tp-size 2         # tensor parallel over two ranks
 //   01_train_gpt --out out --save-every 100 --resume auto      # resumes where it was stopped
 //   01_train_gpt --model llama                                 # or a model of your own
+//   01_train_gpt --train-tokenizer 4096 --out out              # a token is about 4 bytes
+//   01_train_gpt --tokenizer tokenizer.json --data corpus.bin  # tokens made before
 #include <memory>
 #include <optional>
 
@@ -55,7 +57,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   const std::unique_ptr<Plugin> plugin = flags.plugin.Make(rank.world, flags);
 
   // The ordinary training setup.
-  const std::unique_ptr<nn::Module> model = flags.model.Make();
+  const std::unique_ptr<nn::Module> model = flags.model.Make(rank.corpus.tokenizer->vocab_size());
   model->Initialize(rank.world.context(), {.seed = flags.seed});
   const int64_t num_parameters = model->num_parameters();  // boost may leave this rank a shard
   const auto optimizer = flags.MakeOptimizer(model->Parameters());
@@ -105,7 +107,7 @@ int main(int argc, char** argv) {
   Flags flags;
   return driver::Run(argc, argv, flags,
                      {.name = "01_train_gpt",
-                      .about = "Trains a GPT on text, byte by byte, and lets it write some.",
+                      .about = "Trains a GPT on text and lets it write some.",
                       .declare = [&](driver::CommandLine& line) { Declare(line, flags); },
                       .settle = [&](const driver::CommandLine& line) { Settle(line, flags); },
                       .train = [&](const driver::Rank& rank) { return Train(rank, flags); }});

@@ -71,7 +71,9 @@ void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& fla
 // Every rank runs this; returns the program's exit code.
 int Train(const driver::Rank& rank, const Flags& flags) {
   // The ordinary training setup. Every rank makes the whole model; boost keeps this rank's shard.
-  nn::Llama model(flags.model);
+  nn::LlamaConfig config = flags.model;
+  config.vocab_size = rank.corpus.tokenizer->vocab_size();
+  nn::Llama model(config);
   model.Initialize(rank.world.context(), {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
   const auto optimizer = flags.MakeOptimizer(model.Parameters());

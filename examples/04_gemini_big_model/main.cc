@@ -58,27 +58,36 @@ void Declare(driver::CommandLine& line, Flags& flags) {
                "Draw when each chunk was whole on the device to this file");
 }
 
+// The device budget of auto placement is a part of what the model needs.
+PlacementOptions PlacementFor(const Flags& flags, int64_t num_parameters) {
+  PlacementOptions placement = flags.placement;
+  if (placement.placement_policy != PlacementPolicy::kAuto) return placement;
+  placement.device_budget_bytes = static_cast<int64_t>(
+      static_cast<double>(flags.ModelDataBytes(num_parameters)) * flags.budget_percent / 100);
+  return placement;
+}
+
 void Settle(Flags& flags) {
   flags.model.n_positions = flags.block;
-  if (flags.placement.placement_policy == PlacementPolicy::kAuto) {
-    const int64_t need = flags.ModelDataBytes(nn::Gpt2(flags.model).num_parameters());
-    flags.placement.device_budget_bytes =
-        static_cast<int64_t>(static_cast<double>(need) * flags.budget_percent / 100);
-  }
-  const GeminiPlugin plugin(nullptr, flags.training, {.placement = flags.placement});
+  const GeminiPlugin plugin(
+      nullptr, flags.training,
+      {.placement = PlacementFor(flags, nn::Gpt2(flags.model).num_parameters())});
   flags.CheckBatch(flags.ranks, "--ranks");
 }
 
 // Every rank runs this; returns the program's exit code.
 int Train(const driver::Rank& rank, const Flags& flags) {
-  nn::Gpt2 model(flags.model);
+  nn::Gpt2Config config = flags.model;
+  config.vocab_size = rank.corpus.tokenizer->vocab_size();
+  nn::Gpt2 model(config);
   // boost makes the values, one parameter at a time: no rank ever holds the whole model.
   model.InitializeLazily(rank.world.context(), {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
   const auto optimizer = flags.MakeOptimizer(model.Parameters());
   optim::LrScheduler scheduler(*optimizer, flags.MakeSchedule());
 
-  GeminiPlugin plugin(rank.world.group(), flags.training, {.placement = flags.placement});
+  GeminiPlugin plugin(rank.world.group(), flags.training,
+                      {.placement = PlacementFor(flags, num_parameters)});
   Booster booster(plugin);
   driver::TextRun run(rank, flags, booster, plugin);
   Boosted boosted = booster.boost(model, *optimizer,

@@ -71,7 +71,9 @@ void Settle(Flags& flags) {
 // Every rank runs this; returns the program's exit code.
 int Train(const driver::Rank& rank, const Flags& flags) {
   // Each rank makes only the values that it uses: no rank ever has the whole model.
-  nn::Llama model(flags.model);
+  nn::LlamaConfig config = flags.model;
+  config.vocab_size = rank.corpus.tokenizer->vocab_size();
+  nn::Llama model(config);
   model.InitializeLazily(rank.world.context(), {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
   const auto optimizer = flags.MakeOptimizer(model.Parameters());

@@ -37,7 +37,7 @@ void Declare(driver::CommandLine& line, Flags& flags) {
 // Every rank runs this; returns the program's exit code.
 int Train(const driver::Rank& rank, const Flags& flags) {
   const std::unique_ptr<Plugin> plugin = flags.plugin.Make(rank.world, flags);
-  own_model::RecurrentLm model(256, flags.dim);
+  own_model::RecurrentLm model(rank.corpus.tokenizer->vocab_size(), flags.dim);
   model.Initialize(rank.world.context(), {.seed = flags.seed});
   const int64_t num_parameters = model.num_parameters();
   const auto optimizer = flags.MakeOptimizer(model.Parameters());

@@ -81,7 +81,7 @@ TEST(MetricsLogger, WritesEveryStepAsJson) {
   ASSERT_TRUE(
       metrics->Step({.step = 1, .loss = loss, .lr = 1e-3, .grad_norm = 0.5, .tokens = 64}).ok());
   ASSERT_TRUE(metrics->Step({.step = 2, .loss = 2, .lr = 1e-3, .tokens = 64}).ok());
-  ASSERT_TRUE(metrics->Validation({.step = 2, .loss = 1.75, .tokens = 128}).ok());
+  ASSERT_TRUE(metrics->Validation({.step = 2, .loss = 1.75, .tokens = 128, .bytes = 512}).ok());
 
   const auto rows = ReadJsonLines(dir / "new/out/metrics.jsonl");
   ASSERT_EQ(rows.size(), 2u);
@@ -97,6 +97,10 @@ TEST(MetricsLogger, WritesEveryStepAsJson) {
   const auto validations = ReadJsonLines(dir / "new/out/validation.jsonl");
   ASSERT_EQ(validations.size(), 1u);
   EXPECT_EQ(validations[0]["loss"], 1.75);
+  EXPECT_EQ(validations[0]["bytes"], 512);
+  EXPECT_THAT(
+      ReadFile(dir / "new/out/train.log"),
+      HasSubstr("validation loss 1.7500 nats per token, 0.4375 nats per byte (0.631 bits)"));
 }
 
 TEST(MetricsLogger, RefusesALossThatIsNotFinite) {

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
+apogee_test(NAME driver_corpus_test SRCS driver/corpus_test.cc LAYERS driver)
 apogee_test(NAME driver_flags_test SRCS driver/flags_test.cc LAYERS driver LABELS threads TIMEOUT 300)
