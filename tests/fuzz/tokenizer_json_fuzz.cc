@@ -11,7 +11,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const auto tokenizer = apogee::data::ParseTokenizerJson(text, "fuzz");
-  if (!tokenizer.ok()) return 0;
+  // Only now and then, because it costs much more: the memory of a call is 2 MiB.
+  if (!tokenizer.ok() || size % 4 != 0) return 0;
   std::vector<int32_t> ids;
   (*tokenizer)->Encode("ab  It's\xC2\xA0 12 o\xCC\x8B\xFF\n\n <s>", ids);
   (*tokenizer)->Encode(std::string_view(text).substr(0, 300), ids);

@@ -35,7 +35,7 @@ for header in "${headers[@]}"; do
     if [[ "$included" == apogee/* ]]; then
       [[ -n "${is_public["${included#apogee/}"]-}" ]] ||
         problem "$header is public and includes ${included#apogee/}, which is private"
-    elif [[ "$included" =~ ^(CLI|nlohmann|Eigen|unsupported|dnnl|mpi|nccl|cuda|cublas|cudnn|sodium|zlib) ]]; then
+    elif [[ "$included" =~ ^(CLI|nlohmann|Eigen|unsupported|dnnl|mpi|nccl|cuda|cublas|cudnn|sodium|zlib|utf8proc|sentencepiece) ]]; then
       problem "$header is public and includes $included; hide it in a source"
     fi
   done < <(sed -nE 's/^#include ["<]([^">]+)[">].*/\1/p' "$header")

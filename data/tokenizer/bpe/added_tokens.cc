@@ -51,7 +51,8 @@ size_t SpacesEnd(std::string_view text, size_t at) {
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens)
     : tokens_(std::move(tokens)), first_with_(257, 0) {
-  std::ranges::sort(tokens_, {}, &AddedToken::text);
+  std::sort(tokens_.begin(), tokens_.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.text < b.text; });
   for (const AddedToken& token : tokens_) ++first_with_[FirstByte(token.text) + 1];
   for (size_t i = 1; i < first_with_.size(); ++i) first_with_[i] += first_with_[i - 1];
 }
@@ -69,10 +70,13 @@ const AddedToken* AddedTokens::LongestAt(std::string_view text, size_t at) const
     const auto byte_of = [depth](const AddedToken& token) {
       return static_cast<unsigned char>(token.text[depth]);
     };
-    const auto range = std::ranges::equal_range(
-        begin, end, static_cast<unsigned char>(text[at + depth]), {}, byte_of);
-    begin = range.begin();
-    end = range.end();
+    const auto byte = static_cast<unsigned char>(text[at + depth]);
+    begin = std::lower_bound(begin, end, byte, [&](const AddedToken& token, unsigned char value) {
+      return byte_of(token) < value;
+    });
+    end = std::upper_bound(begin, end, byte, [&](unsigned char value, const AddedToken& token) {
+      return value < byte_of(token);
+    });
   }
   return longest;
 }

@@ -2,8 +2,6 @@
 
 #include "apogee/data/tokenizer/bpe/pre_tokenizer.h"
 
-#include "apogee/data/tokenizer/unicode/utf8.h"
-
 namespace apogee::data {
 namespace {
 
@@ -57,8 +55,6 @@ std::optional<PieceRule> RuleOfPattern(std::string_view pattern) {
   }
   return std::nullopt;
 }
-
-uint32_t PreTokenizer::ReadAt(std::string_view text, size_t& at) { return ReadCodePoint(text, at); }
 
 size_t PreTokenizer::RunEnd(std::string_view text, size_t at, uint8_t classes) const {
   while (at < text.size()) {

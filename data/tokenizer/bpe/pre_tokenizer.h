@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "apogee/data/tokenizer/unicode/code_points.h"
+#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 
@@ -60,10 +61,9 @@ class PreTokenizer {
   };
 
   Char At(std::string_view text, size_t at) const {
-    const uint32_t code = ReadAt(text, at);
+    const uint32_t code = ReadCodePoint(text, at);
     return {code, classes_->Of(code), at};
   }
-  static uint32_t ReadAt(std::string_view text, size_t& at);
   size_t Gpt2End(std::string_view text, size_t at) const;
   size_t Llama3End(std::string_view text, size_t at, int max_digits) const;
   // The end of the run from `at` on whose characters have one of the classes, or, for `others`,
