@@ -67,6 +67,8 @@
 #include "apogee/data/loader.h"
 #include "apogee/data/sampler.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/data/token_files/token_file.h"
+#include "apogee/data/token_source.h"
 #include "apogee/data/tokenizer/load_tokenizer.h"
 #include "apogee/data/tokenizer/tokenizer.h"
 #include "apogee/driver/command_line.h"

@@ -5,12 +5,13 @@
 #   tests/layering/public_check.sh LIST [ROOT]      # LIST: <build>/public_headers.txt
 #
 # Fails if a public header includes a private one or another library's, if apogee.h lacks one, or if there are more
-# than 144: 60 % of those that were installed before the list was declared, and the two of tokenizers.
+# than 146: 60 % of those that were installed before the list was declared, the two of tokenizers and the two of token
+# files.
 set -euo pipefail
 list="$(realpath "$1")"
 cd "${2:-$(dirname "${BASH_SOURCE[0]}")/../..}"
 
-max_headers=144
+max_headers=146
 umbrella=driver/apogee.h
 wrong=0
 problem() {

@@ -91,26 +91,19 @@ TEST_F(DataCommandTest, TextsLinesAndJson) {
 
 TEST_F(DataCommandTest, EveryNumberOfThreadsWritesTheSame) {
   const std::string lines = WriteLines(3 << 20);
-  std::string expected;
-  for (int threads = 1; threads <= 3; ++threads) {
-    for (const char* split : {"--split-lines ", ""}) {
-      const std::string name = std::to_string(threads) + (*split == 0 ? "t" : "l") + ".bin";
-      const CommandResult result =
-          Tokenize(name, std::string("--end-of-text none --format raw_u16 --threads ") +
-                             std::to_string(threads) + " " + split + lines);
-      ASSERT_EQ(result.code, 0) << result.out;
-    }
-  }
-  // A token of two bytes for each byte of the text, or of its lines.
-  const std::string text = ReadFile(lines);
-  std::string all, without_ends;
-  for (const char c : text) {
-    all += {c, '\0'};
+  // Each byte of the text, or of its lines, as two; and behind the whole text an end.
+  std::string whole, without_ends;
+  for (const char c : ReadFile(lines)) {
+    whole += {c, '\0'};
     if (c != '\n') without_ends += {c, '\0'};
   }
-  for (int threads = 1; threads <= 3; ++threads) {
-    EXPECT_TRUE(ReadFile(dir_ / (std::to_string(threads) + "t.bin")) == all) << threads;
-    EXPECT_TRUE(ReadFile(dir_ / (std::to_string(threads) + "l.bin")) == without_ends) << threads;
+  whole += {'Z', '\0'};
+  for (const std::string threads : {"1", "2", "3"}) {
+    const std::string flags = "--format raw_u16 --threads " + threads + " " + lines;
+    ASSERT_EQ(Tokenize("t" + threads, "--end-of-text Z " + flags).code, 0);
+    ASSERT_EQ(Tokenize("l" + threads, "--split-lines --end-of-text none " + flags).code, 0);
+    EXPECT_TRUE(ReadFile(dir_ / ("t" + threads)) == whole) << threads;
+    EXPECT_TRUE(ReadFile(dir_ / ("l" + threads)) == without_ends) << threads;
   }
 }
 
