@@ -14,5 +14,5 @@ if(TARGET tokenizer_bench AND APOGEE_PYTHON3 AND APOGEE_HAS_UTF8PROC)
                    --repeat 1 $<TARGET_FILE:tokenizer_bench> ${recorded}/gpt2/tokenizer.json
                    ${recorded}/llama3/tokenizer.json ${recorded}/qwen2/tokenizer.json)
 else()
-  apogee_skipped_test(data_compare_tokenizers "")
+  apogee_skipped_test(data_compare_tokenizers bench)
 endif()
