@@ -91,6 +91,7 @@ TEST(Bpe, OnePieceOfAnyLengthAgreesWithTheDefinition) {
         R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})";
     const TokenizerPtr tokenizer = ValueOrThrow(ParseTokenizerJson(model.text.Json(), "random"));
     for (const size_t size : {1, 2, 3, 7, 20, 47, 48, 49, 300, 1000}) {
+      if (size == 1000 && round >= 4) continue;  // the slow one takes long
       const std::string text = RandomText(random, size, round % 2 == 0 ? "abcd " : "ab");
       EXPECT_EQ(Ids(*tokenizer, text), model.SlowIds(text)) << text;
       EXPECT_EQ(Ids(*tokenizer, text), model.SlowIds(text)) << "again: " << text;
