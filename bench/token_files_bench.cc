@@ -10,6 +10,8 @@
 //   u16_plain        the same bytes at the same places by pread alone
 //   megatron         as u16, from a pair with a document every 500 tokens
 //   u16_begins       as u16, and the beginnings of documents in each sample
+//   pair_open_us     to open the pair, in microseconds per thousand documents: all of its index is
+//                    checked
 //   open_ms          to open a sparse raw file of 10 GB and read its last tokens
 //   open_rss_kib     how much more memory the process then has
 //
@@ -125,6 +127,12 @@ void Measure(const Setup& setup) {
   for (const auto& [name, values] : rates)
     std::printf(", \"%s\": %.0f", name.c_str(), Median(values));
 
+  std::vector<double> pair_us;
+  for (int round = 0; round < setup.rounds; ++round) {
+    const double seconds = SecondsOf([&] { ValueOrThrow(OpenTokenFile(pair)); });
+    pair_us.push_back(seconds * 1e6 / (static_cast<double>(num_tokens) / 500 / 1000));
+  }
+  std::printf(", \"pair_open_us\": %.1f", Median(pair_us));
   const std::string huge = setup.dir + "/huge.bin";
   close(open(huge.c_str(), O_WRONLY | O_CREAT, 0666));
   std::filesystem::resize_file(huge, 10'000'000'000);

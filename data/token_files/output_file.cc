@@ -12,6 +12,7 @@ namespace apogee::data {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 18;
+constexpr int64_t kWritebackBytes = int64_t{1} << 23;
 
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -61,13 +62,15 @@ absl::StatusOr<OutputFile> OutputFile::Open(const std::string& path, int64_t kee
   }
   if (ftruncate(fd.fd(), keep) != 0) return OsError(temporary, "cut", errno);
   if (lseek(fd.fd(), keep, SEEK_SET) != keep) return OsError(temporary, "write", errno);
-  return OutputFile(path, std::move(fd));
+  return OutputFile(path, std::move(fd), keep);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
       file_(std::move(other.file_)),
       named_(other.named_),
+      written_(other.written_),
+      started_(other.started_),
       buffer_(std::move(other.buffer_)) {}
 
 OutputFile::~OutputFile() {
@@ -81,7 +84,14 @@ absl::Status OutputFile::Append(std::span<const std::byte> bytes) {
 
 absl::Status OutputFile::Flush() {
   APOGEE_RETURN_IF_ERROR(WriteAll(file_.fd(), TemporaryOf(path_), buffer_));
+  written_ += static_cast<int64_t>(buffer_.size());
   buffer_.clear();
+  // Lets the disk start while the caller makes the next bytes; else it would wait for Sync. Only a
+  // hint: Sync reports errors.
+  if (written_ - started_ >= kWritebackBytes) {
+    sync_file_range(file_.fd(), started_, written_ - started_, SYNC_FILE_RANGE_WRITE);
+    started_ = written_;
+  }
   return absl::OkStatus();
 }
 

@@ -42,12 +42,14 @@ class OutputFile {
   void Withdraw();
 
  private:
-  OutputFile(std::string path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {}
+  OutputFile(std::string path, Descriptor file, int64_t bytes)
+      : path_(std::move(path)), file_(std::move(file)), written_(bytes), started_(bytes) {}
   absl::Status Flush();
 
   std::string path_;
   Descriptor file_;
   bool named_ = false;
+  int64_t written_, started_;  // bytes that the file has, and that are on their way to the disk
   std::vector<std::byte> buffer_;
 };
 
