@@ -78,6 +78,11 @@ TEST_F(DataCommandTest, TextsLinesAndJson) {
   EXPECT_THAT(Ids(dir_ / "m.bin"),
               ElementsAre('a', 'b', '\n', 'c', 'd', '\n', 'o', 'n', 'e', 0xC3, 0xA9));
   EXPECT_THAT(Begins(dir_ / "m.bin"), ElementsAre(0, 6, 9));
+  // A folder is its files in the order of their names.
+  dir_.Write("f/b.txt", "2");
+  dir_.Write("f/a/z.txt", "1");
+  ASSERT_EQ(Tokenize("f.bin", "--format megatron " + (dir_ / "f")).code, 0);
+  EXPECT_THAT(Ids(dir_ / "f.bin"), ElementsAre('1', '2'));
   ASSERT_EQ(Tokenize("l.bin", "--format megatron --split-lines " + text).code, 0);
   EXPECT_THAT(Begins(dir_ / "l.bin"), ElementsAre(0, 2));
   // llm.c's files have the end-of-text id before each document, raw ones behind it.
@@ -182,8 +187,9 @@ TEST_F(DataCommandTest, BadInputLeavesNothing) {
   fails(dir_.Write("f.jsonl", good + "{\"text\": \"\"}"), "f.jsonl: line 2: has no text; remove");
   fails(dir_.Write("g.txt", ""), "g.txt: has no text; remove it, or leave out such documents");
   fails("--skip-empty " + (dir_ / "g.txt"), "the inputs hold no document with text");
-  fails(dir_ / "no.txt", "no.txt: cannot open");
-  fails(dir_.path(), "is a folder");
+  fails(dir_ / "no.txt", "no.txt does not exist; give a text file or a directory");
+  fs::create_directory(dir_ / "bare");
+  fails(dir_ / "bare", "the inputs hold no document with text");
   fails("--max-document-mib 1 " + dir_.Write("h.jsonl", good + std::string(3 << 20, ' ')),
         "h.jsonl: line 2 is longer than 1.0 MiB; divide it, or raise --max-document-mib");
   fails("--end-of-text two " + (dir_ / "a.jsonl"), "has no token \"two\"");
