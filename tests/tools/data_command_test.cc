@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "apogee/data/token_files/token_file.h"
+#include "apogee/data/tokenizer/load_tokenizer.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
 
@@ -109,6 +110,33 @@ TEST_F(DataCommandTest, EveryNumberOfThreadsWritesTheSame) {
     ASSERT_EQ(Tokenize("l" + threads, "--split-lines --end-of-text none " + flags).code, 0);
     EXPECT_TRUE(ReadFile(dir_ / ("t" + threads)) == whole) << threads;
     EXPECT_TRUE(ReadFile(dir_ / ("l" + threads)) == without_ends) << threads;
+  }
+}
+
+// Pieces of a text have the ids of the whole, with every recorded tokenizer that this build has.
+TEST_F(DataCommandTest, PiecesHaveTheIdsOfTheWhole) {
+  std::string text;
+  for (int i = 0; text.size() < (size_t{5} << 17); ++i) {
+    text += std::string(static_cast<size_t>(i % 4), ' ') + "word" + std::to_string(i % 1009 * 31) +
+            (i % 3 == 0 ? "'s" : "\u00e9t\u00e9") +
+            (i % 7 == 0    ? "\n"
+             : i % 11 == 0 ? " \n\n"
+                           : "");
+  }
+  const std::string path = dir_.Write("a.txt", text);
+  for (const std::string name : {"gpt2", "llama2", "llama3", "qwen2"}) {
+    const std::string file = std::string(APOGEE_GOLDEN) + "/tokenizers/" + name + "/tokenizer.json";
+    const auto tokenizer = data::LoadTokenizer(file);
+    if (!tokenizer.ok()) continue;
+    std::vector<int32_t> expected;
+    (*tokenizer)->Encode(text, expected);
+    expected.push_back((*tokenizer)->end_of_text().value_or(0));
+    const std::string output = dir_ / (name + ".idx");
+    const CommandResult result = Data("tokenize --threads 2 --format megatron --tokenizer " + file +
+                                      " --output " + output + " " + path);
+    ASSERT_EQ(result.code, 0) << result.out;
+    if (!(*tokenizer)->end_of_text().has_value()) expected.pop_back();
+    EXPECT_EQ(Ids(output), expected) << name;
   }
 }
 
