@@ -35,52 +35,52 @@ bool ReadAll(std::FILE* stream, std::string& out) {
   return std::ferror(stream) == 0;
 }
 
-absl::Status AppendFile(const fs::path& path, std::string& out) {
+absl::Status AppendFile(const std::string& path, std::string& out) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              &std::fclose);
   if (file == nullptr || !ReadAll(file.get(), out)) {
-    return InvalidArgument("data: cannot read ", path.string(), ": ", std::strerror(errno),
+    return InvalidArgument("data: cannot read ", path, ": ", std::strerror(errno),
                            "; give a readable text file");
   }
   return absl::OkStatus();
 }
 
 // The regular files below a directory, sorted by name.
-absl::StatusOr<std::vector<fs::path>> FilesBelow(const fs::path& directory) {
-  std::vector<fs::path> files;
+absl::StatusOr<std::vector<std::string>> FilesBelow(const std::string& directory) {
+  std::vector<std::string> files;
   std::error_code error;
   auto it = fs::recursive_directory_iterator(directory, error);
   for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
     const bool is_link = it->is_symlink(error);
-    if (!error && !is_link && it->is_regular_file(error)) files.push_back(it->path());
+    if (!error && !is_link && it->is_regular_file(error)) files.push_back(it->path().string());
     if (error) break;
   }
   if (error) {
-    return InvalidArgument("data: cannot list ", directory.string(), ": ", error.message(),
+    return InvalidArgument("data: cannot list ", directory, ": ", error.message(),
                            "; give a readable directory of text files");
   }
   std::sort(files.begin(), files.end());
   return files;
 }
 
-absl::StatusOr<std::vector<fs::path>> ExpandPath(const fs::path& path) {
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> TextFilesOf(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) {
-    return NotFound("data: ", path.string(),
+    return NotFound("data: ", path,
                     " does not exist; give a text file or a directory of text files");
   }
   if (status.type() == fs::file_type::directory) return FilesBelow(path);
   if (status.type() != fs::file_type::regular) {
     return InvalidArgument(
-        "data: ", path.string(),
+        "data: ", path,
         error ? " cannot be examined: " + error.message() : std::string(" is not a regular file"),
         "; give a readable text file or directory");
   }
-  return std::vector<fs::path>{path};
+  return std::vector<std::string>{path};
 }
-
-}  // namespace
 
 absl::StatusOr<TextSource> ReadTextFiles(const std::vector<std::string>& paths) {
   if (paths.empty()) return InvalidArgument("data: no path given; give at least one text file");
@@ -88,9 +88,9 @@ absl::StatusOr<TextSource> ReadTextFiles(const std::vector<std::string>& paths) 
   std::string names;
   size_t num_files = 0;
   for (const std::string& path : paths) {
-    APOGEE_ASSIGN_OR_RETURN(const std::vector<fs::path> files, ExpandPath(path));
+    APOGEE_ASSIGN_OR_RETURN(const std::vector<std::string> files, TextFilesOf(path));
     const size_t before = source.bytes.size();
-    for (const fs::path& file : files) APOGEE_RETURN_IF_ERROR(AppendFile(file, source.bytes));
+    for (const std::string& file : files) APOGEE_RETURN_IF_ERROR(AppendFile(file, source.bytes));
     if (source.bytes.size() == before) {
       return InvalidArgument("data: ", path, files.empty() ? " holds no regular file" : " is empty",
                              "; give a text file or a directory of text files");

@@ -26,9 +26,13 @@ struct TextSource {
   std::string notice;
 };
 
-// The concatenated contents of `paths`, in the order given. A directory stands for all regular
-// files below it, in the order of their names; symbolic links below it are skipped, as they would
-// repeat a file. NotFound for a missing path, InvalidArgument for an unreadable or empty one.
+// The file at `path`, or all regular files below a directory, in the order of their names; symbolic
+// links below it are skipped, as they would repeat a file. NotFound for a missing path,
+// InvalidArgument for an unreadable one.
+absl::StatusOr<std::vector<std::string>> TextFilesOf(const std::string& path);
+
+// The concatenated contents of the TextFilesOf `paths`, in the order given. InvalidArgument also
+// for an empty path.
 absl::StatusOr<TextSource> ReadTextFiles(const std::vector<std::string>& paths);
 
 // The King James Bible, as printed by Debian's `bible` program (package bible-kjv): public domain

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "apogee/data/token_files/token_file.h"
+#include "apogee/data/tokenizer/load_tokenizer.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/tool_command.h"
 
@@ -78,6 +79,11 @@ TEST_F(DataCommandTest, TextsLinesAndJson) {
   EXPECT_THAT(Ids(dir_ / "m.bin"),
               ElementsAre('a', 'b', '\n', 'c', 'd', '\n', 'o', 'n', 'e', 0xC3, 0xA9));
   EXPECT_THAT(Begins(dir_ / "m.bin"), ElementsAre(0, 6, 9));
+  // A folder is its files in the order of their names.
+  dir_.Write("f/b.txt", "2");
+  dir_.Write("f/a/z.txt", "1");
+  ASSERT_EQ(Tokenize("f.bin", "--format megatron " + (dir_ / "f")).code, 0);
+  EXPECT_THAT(Ids(dir_ / "f.bin"), ElementsAre('1', '2'));
   ASSERT_EQ(Tokenize("l.bin", "--format megatron --split-lines " + text).code, 0);
   EXPECT_THAT(Begins(dir_ / "l.bin"), ElementsAre(0, 2));
   // llm.c's files have the end-of-text id before each document, raw ones behind it.
@@ -104,6 +110,33 @@ TEST_F(DataCommandTest, EveryNumberOfThreadsWritesTheSame) {
     ASSERT_EQ(Tokenize("l" + threads, "--split-lines --end-of-text none " + flags).code, 0);
     EXPECT_TRUE(ReadFile(dir_ / ("t" + threads)) == whole) << threads;
     EXPECT_TRUE(ReadFile(dir_ / ("l" + threads)) == without_ends) << threads;
+  }
+}
+
+// Pieces of a text have the ids of the whole, with every recorded tokenizer that this build has.
+TEST_F(DataCommandTest, PiecesHaveTheIdsOfTheWhole) {
+  std::string text;
+  for (int i = 0; text.size() < (size_t{5} << 17); ++i) {
+    text += std::string(static_cast<size_t>(i % 4), ' ') + "word" + std::to_string(i % 1009 * 31) +
+            (i % 3 == 0 ? "'s" : "\u00e9t\u00e9") +
+            (i % 7 == 0    ? "\n"
+             : i % 11 == 0 ? " \n\n"
+                           : "");
+  }
+  const std::string path = dir_.Write("a.txt", text);
+  for (const std::string name : {"gpt2", "llama2", "llama3", "qwen2"}) {
+    const std::string file = std::string(APOGEE_GOLDEN) + "/tokenizers/" + name + "/tokenizer.json";
+    const auto tokenizer = data::LoadTokenizer(file);
+    if (!tokenizer.ok()) continue;
+    std::vector<int32_t> expected;
+    (*tokenizer)->Encode(text, expected);
+    expected.push_back((*tokenizer)->end_of_text().value_or(0));
+    const std::string output = dir_ / (name + ".idx");
+    const CommandResult result = Data("tokenize --threads 2 --format megatron --tokenizer " + file +
+                                      " --output " + output + " " + path);
+    ASSERT_EQ(result.code, 0) << result.out;
+    if (!(*tokenizer)->end_of_text().has_value()) expected.pop_back();
+    EXPECT_EQ(Ids(output), expected) << name;
   }
 }
 
@@ -182,8 +215,9 @@ TEST_F(DataCommandTest, BadInputLeavesNothing) {
   fails(dir_.Write("f.jsonl", good + "{\"text\": \"\"}"), "f.jsonl: line 2: has no text; remove");
   fails(dir_.Write("g.txt", ""), "g.txt: has no text; remove it, or leave out such documents");
   fails("--skip-empty " + (dir_ / "g.txt"), "the inputs hold no document with text");
-  fails(dir_ / "no.txt", "no.txt: cannot open");
-  fails(dir_.path(), "is a folder");
+  fails(dir_ / "no.txt", "no.txt does not exist; give a text file or a directory");
+  fs::create_directory(dir_ / "bare");
+  fails(dir_ / "bare", "the inputs hold no document with text");
   fails("--max-document-mib 1 " + dir_.Write("h.jsonl", good + std::string(3 << 20, ' ')),
         "h.jsonl: line 2 is longer than 1.0 MiB; divide it, or raise --max-document-mib");
   fails("--end-of-text two " + (dir_ / "a.jsonl"), "has no token \"two\"");

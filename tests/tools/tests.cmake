@@ -36,7 +36,8 @@ if(TARGET apogee_command)
                              APOGEE_CHECK_SAFETENSORS="${PROJECT_SOURCE_DIR}/scripts/check_safetensors.py")
   add_dependencies(tools_reshard_test apogee_command)
   apogee_test(ALONE NAME tools_data_command_test SRCS tools/data_command_test.cc LAYERS data)
-  target_compile_definitions(tools_data_command_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
+  target_compile_definitions(tools_data_command_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>"
+                                                             APOGEE_GOLDEN="${CMAKE_CURRENT_SOURCE_DIR}/golden")
   add_dependencies(tools_data_command_test apogee_command)
   foreach(dtype f32 f64)
     add_test(NAME golden_${dtype} COMMAND apogee_command verify --dtype ${dtype}

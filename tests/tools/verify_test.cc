@@ -121,6 +121,26 @@ TEST_F(VerifyTest, ConformanceAndFamilies) {
   EXPECT_THAT(result.out, HasSubstr("newton is not built yet"));
 }
 
+TEST_F(VerifyTest, TokenFiles) {
+  const auto write = [&](const std::string& folder, const std::string& tokens) {
+    fs::create_directories(dir_ + "/" + folder);
+    WriteBytes(dir_ + "/" + folder + "/train.bin", std::string("\x05\x00\x07\x01", 4));
+    WriteBytes(dir_ + "/" + folder + "/expected.json",
+               R"({"format": "interop-dataset/1", "kind": "raw", "dtype": "u16", "tokens": )" +
+                   tokens + "}");
+  };
+  write("right", "[5, 263]");
+  write("wrong", "[5, 264]");
+  write("more", "[5, 263, 1]");
+  write("none", "5");
+  const Result result = Run(dir_);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, HasSubstr("/right  worst 0 of tolerance"));
+  EXPECT_THAT(result.out, HasSubstr("/wrong  worst inf of tolerance (train.bin, ids)"));
+  EXPECT_THAT(result.out, HasSubstr("/more  train.bin, ids: 2 elements, recorded 3"));
+  EXPECT_THAT(result.out, HasSubstr("1 passed, 3 failed"));
+}
+
 TEST_F(VerifyTest, NothingToVerify) {
   EXPECT_EQ(Run(dir_ + "/missing").code, 2);
   EXPECT_THAT(Run(dir_ + "/missing").out, HasSubstr("No such file"));

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "apogee/core/text/text.h"
+#include "apogee/data/corpus_sources.h"
 #include "apogee/data/tokenizer/load_tokenizer.h"
 #include "apogee/tools/data/commands.h"
 #include "apogee/tools/data/tokenize.h"
@@ -95,7 +96,8 @@ absl::Status Run(TokenizeFlags& flags) {
   APOGEE_ASSIGN_OR_RETURN(options.encode.end_of_text, EndOfTextOf(*tokenizer, flags));
   options.encode.begins_with_end_of_text = data::BeginsWithEndOfText(options.format);
   for (const std::string& path : flags.inputs) {
-    options.inputs.push_back({path, KindOf(path, flags)});
+    APOGEE_ASSIGN_OR_RETURN(const std::vector<std::string> files, data::TextFilesOf(path));
+    for (const std::string& file : files) options.inputs.push_back({file, KindOf(file, flags)});
   }
   options.input.max_document_bytes = flags.max_document_mib << 20;
   options.journal_bytes = flags.journal_mib << 20;
@@ -121,8 +123,9 @@ void AddTokenizeCommand(CLI::App& data, int& exit_code) {
   CLI::App* command = data.add_subcommand(
       "tokenize", "Write texts as a token file. A run that was killed continues where it was");
   command
-      ->add_option("inputs", flags->inputs,
-                   "Text files, each a document, or .jsonl files, each line a document")
+      ->add_option(
+          "inputs", flags->inputs,
+          "Text files, each a document, .jsonl files, each line a document, or folders of them")
       ->required();
   command
       ->add_option("--tokenizer", flags->tokenizer,
