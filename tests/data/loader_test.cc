@@ -231,6 +231,9 @@ TEST(BatchesTest, ThreadsSleepWhenEnoughIsFilled) {
 }
 
 TEST(BatchesTest, AForkedChildGoesOn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer allows no threads in a forked child";
+#endif
   Loader loader(std::make_shared<NumberedSamples>(1000), InOrder(1000), CpuContext(),
                 {.batch = 2, .threads = 2});
   loader.Next();
