@@ -25,16 +25,17 @@ DocumentTable DocumentTable::Of(const TokenSource& source, const PromptFunction&
   for (int64_t i = 0; i < table.size(); ++i) {
     document.resize(static_cast<size_t>(table.end(i) - table.begin(i)));
     source.Read(table.begin(i), document);
-    const std::string at =
-        internal::Concat(who, ": ", source.description(), ": document ", i, " (tokens ",
-                         table.begin(i), " to ", table.end(i) - 1, "): ");
+    const auto at = [&] {
+      return internal::Concat(who, ": ", source.description(), ": document ", i, " (tokens ",
+                              table.begin(i), " to ", table.end(i) - 1, "): ");
+    };
     int64_t length = 0;
     try {
       length = prompt(document);
     } catch (const Error& error) {
-      Throw(at, error.what());
+      Throw(at(), error.what());
     }
-    APOGEE_CHECK(length >= 0, at, "its prompt has ", length, " tokens; give 0 or more");
+    APOGEE_CHECK(length >= 0, at(), "its prompt has ", length, " tokens; give 0 or more");
     table.prompts.push_back(length);
   }
   return table;

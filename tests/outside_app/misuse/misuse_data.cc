@@ -38,13 +38,40 @@ void MoreBatchesThanSamples(RankSetup& rank) {
   for (int64_t i = 0; i <= loader.size(); ++i) loader.Next();
 }
 
+void MixtureWithoutWeight(RankSetup& rank) {
+  const data::MixtureDataset mixture(
+      data::MixtureDataset::Parts{SmallDataset(rank), SmallDataset(rank)});
+  data::MixtureSampler(mixture, {.weights = {1, 0}});
+}
+
+void FieldThatIsMissing(RankSetup& rank) {
+  const auto blocks = std::make_shared<data::BlockDataset>(
+      std::make_shared<data::MemoryTokenSource>(std::vector<int32_t>(100, 1)),
+      data::BlockOptions{.block = 8});
+  data::Loader loader(blocks, std::make_shared<data::SequentialSampler>(blocks->num_samples()),
+                      rank.context(), {.threads = 1});
+  rank.model->Forward(loader.Next()["starts"]);
+}
+
+// The ranks have used the first half of their parts, which is not the first half of the samples.
+void StateWithinAWindow(RankSetup& rank) {
+  const auto order = std::make_shared<data::DistributedSampler>(
+      std::make_shared<data::SequentialSampler>(20), rank.world.rank(), rank.world.size(), 4);
+  data::Loader loader(SmallDataset(rank), order, rank.context(), {.batch = 2});
+  loader.Next();
+  loader.set_state(loader.state());
+}
+
 }  // namespace
 
 std::vector<MisuseCase> DataMistakes() {
   return {{"sampler_longer_than_dataset", "single", "dataset->num_samples()",
            &SamplerLongerThanDataset},
           {"batch_larger_than_dataset", "single", "batch", &BatchLargerThanDataset},
-          {"more_batches_than_samples", "single", "batch", &MoreBatchesThanSamples}};
+          {"more_batches_than_samples", "single", "batch", &MoreBatchesThanSamples},
+          {"mixture_without_weight", "single", "above 0", &MixtureWithoutWeight},
+          {"field_that_is_missing", "single", "gives inputs, targets", &FieldThatIsMissing},
+          {"state_within_a_window", "single", "last batch", &StateWithinAWindow}};
 }
 
 }  // namespace outside
