@@ -5,12 +5,12 @@
 #   tests/layering/public_check.sh LIST [ROOT]      # LIST: <build>/public_headers.txt
 #
 # Fails if a public header includes a private one or another library's, if apogee.h lacks one, or if there are more
-# than 142: 60 % of those that were installed before the list was declared.
+# than 143: 60 % of those that were installed before the list was declared, and that of packed documents.
 set -euo pipefail
 list="$(realpath "$1")"
 cd "${2:-$(dirname "${BASH_SOURCE[0]}")/../..}"
 
-max_headers=142
+max_headers=143
 umbrella=driver/apogee.h
 wrong=0
 problem() {
