@@ -2,7 +2,7 @@
 
 // Fused attention, forward and backward, against the definition in f64.
 //
-//   ExpectDefinition(DType::kF32, {.q_tokens = 70, .kv_tokens = 70, .window = 9}, /*tolerance=*/5e-5);
+//   ExpectDefinition(DType::kF32, {.q_tokens = 70, .kv_tokens = 70, .window = 9}, 5e-5);
 #ifndef APOGEE_TESTS_TENSOR_ATTENTION_DEFINITION_H_
 #define APOGEE_TESTS_TENSOR_ATTENTION_DEFINITION_H_
 
@@ -19,8 +19,9 @@ namespace attention_test {
 // kKeys: u8 [batch, 1, 1, kv_tokens]. kBias: of q's dtype, [1, heads, q_tokens, kv_tokens].
 enum class Mask { kNone, kKeys, kBias };
 // kPacked: documents of 1, 2, 3, .. tokens, of which the second sample begins with another one.
-// kAnywhere: first keys in no order, also before the first key and behind the last.
-enum class Documents { kNone, kPacked, kAnywhere };
+// kTwo: two documents. kAnywhere: first keys in no order, also before the first key and behind the
+// last.
+enum class Documents { kNone, kPacked, kTwo, kAnywhere };
 
 struct Problem {
   int64_t batch = 2, heads = 2, kv_heads = 2, q_tokens = 8, kv_tokens = 8, head_dim = 8;
@@ -30,6 +31,7 @@ struct Problem {
   int64_t window = 0;
   Mask mask = Mask::kNone;
   Documents documents = Documents::kNone;
+  int64_t second_document = 0;  // its first key, for kTwo
 };
 
 // [batch, q_tokens]: the first key that each query sees.
@@ -40,6 +42,9 @@ inline std::vector<int64_t> FirstKeysOf(const Problem& p) {
     for (int64_t i = 0; i < p.q_tokens; ++i) {
       int64_t begin = 0;
       for (int64_t length = 1 + 5 * b; begin + length <= i + ahead; ++length) begin += length;
+      if (p.documents == Documents::kTwo) {
+        begin = i + ahead < p.second_document ? 0 : p.second_document;
+      }
       const bool anywhere = p.documents == Documents::kAnywhere;
       first.push_back(anywhere ? (i * 37 + b * 11) % (p.kv_tokens + 6) - 3 : begin);
     }

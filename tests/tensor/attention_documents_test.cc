@@ -46,15 +46,16 @@ TEST(AttentionDocumentsTest, QueriesSeeNoKeyBeforeTheirFirst) {
 }
 
 TEST(AttentionDocumentsTest, ADocumentBeginsAtEveryPlaceOfATile) {
-  for (int64_t tokens = 1; tokens <= 66; ++tokens) {
+  for (int64_t first = 1; first <= 64; ++first) {
     ExpectDefinition(DType::kF64,
                      {.batch = 1,
                       .heads = 1,
                       .kv_heads = 1,
-                      .q_tokens = 1 + tokens % 3,
-                      .kv_tokens = tokens + 2,
+                      .q_tokens = 66,
+                      .kv_tokens = 66 + 2 * (first % 2),
                       .head_dim = 4,
-                      .documents = Documents::kPacked},
+                      .documents = Documents::kTwo,
+                      .second_document = first},
                      1e-12);
   }
 }
