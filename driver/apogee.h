@@ -13,6 +13,7 @@
 #ifndef APOGEE_DRIVER_APOGEE_H_
 #define APOGEE_DRIVER_APOGEE_H_
 
+#include "apogee/autograd/documents.h"
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/function.h"
 #include "apogee/autograd/functions/activation.h"

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "apogee/autograd/documents.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/core/text/text.h"
 #include "apogee/nn/init.h"
@@ -102,37 +101,6 @@ NamedTensors Module::operator()(const NamedTensors& inputs) {
   }
   post_forward_.Run(*this);
   return outputs;
-}
-
-void Module::CheckTakesDocuments() {
-  APOGEE_CHECK(takes_documents(), Called(full_name()),
-               " does not say that it keeps packed documents apart: its starts would be ignored; "
-               "leave attention and positions to nn::AttentionCore and override takes_documents");
-  for (const Module* module : Modules()) {
-    APOGEE_CHECK(!module->mixes_tokens(), Called(full_name()), ": ", Called(module->full_name()),
-                 " mixes tokens of different documents; give each document a sequence of its own, "
-                 "without starts");
-  }
-}
-
-NamedTensors Module::RunWithDocuments(const NamedTensors& inputs) {
-  const auto tokens = inputs.find("tokens"), starts = inputs.find("starts");
-  const bool known =
-      tokens != inputs.end() && inputs.size() == (starts == inputs.end() ? size_t{1} : size_t{2});
-  std::string names;
-  for (const auto& [name, input] : inputs) names += (names.empty() ? "" : ", ") + name;
-  APOGEE_CHECK(known, Called(full_name()),
-               " takes \"tokens\" and, if documents are packed, "
-               "\"starts\"; got ",
-               names);
-  if (starts == inputs.end()) return {{"logits", (*this)(tokens->second)}};
-  CheckTakesDocuments();
-  const auto documents = std::make_shared<autograd::Documents>(starts->second);
-  const Shape& shape = tokens->second.shape();
-  APOGEE_CHECK(shape.rank() >= 2, Called(full_name()), ": tokens ", shape, " are not [B, T]");
-  documents->CheckFit("model", shape[0], shape[1]);
-  const autograd::DocumentsGuard guard(documents);
-  return {{"logits", (*this)(tokens->second)}};
 }
 
 // Null if no hook needs it.
