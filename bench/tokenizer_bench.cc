@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Time to encode a file on one thread. scripts/compare_tokenizers.py compares it with Hugging Face's
-// library:
+// Time to encode a file on one thread. scripts/compare_tokenizers.py compares it with Hugging
+// Face's library:
 //
 //   tokenizer_bench TOKENIZER TEXT [--block 65536] [--repeat 3] [--ids FILE]
 //

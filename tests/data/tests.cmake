@@ -5,3 +5,14 @@ apogee_test(NAME data_token_writer_test SRCS data/token_writer_test.cc LAYERS da
 apogee_test(NAME data_bpe_test SRCS data/bpe_test.cc LAYERS data)
 apogee_test(NAME data_unicode_test SRCS data/unicode_test.cc LAYERS data)
 apogee_test(NAME data_tokenizer_json_test SRCS data/tokenizer_json_test.cc LAYERS data)
+# Ids against Hugging Face's library, on a little text, where Python has it.
+find_program(APOGEE_PYTHON3 python3)
+if(TARGET tokenizer_bench AND APOGEE_PYTHON3 AND APOGEE_HAS_UTF8PROC)
+  set(recorded ${PROJECT_SOURCE_DIR}/tests/golden/tokenizers)
+  add_test(NAME data_compare_tokenizers
+           COMMAND ${APOGEE_PYTHON3} ${PROJECT_SOURCE_DIR}/scripts/compare_tokenizers.py --or-skip --megabytes 1
+                   --repeat 1 $<TARGET_FILE:tokenizer_bench> ${recorded}/gpt2/tokenizer.json
+                   ${recorded}/llama3/tokenizer.json ${recorded}/qwen2/tokenizer.json)
+else()
+  apogee_skipped_test(data_compare_tokenizers bench)
+endif()

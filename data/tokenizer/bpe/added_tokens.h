@@ -4,8 +4,9 @@
 // "<|endoftext|>".
 //
 //   AddedTokens tokens({{.id = 5, .text = "<mask>", .lstrip = true}});
+//   AddedTokens::Search search;
 //   size_t at = 0;
-//   while (const auto match = tokens.Next(text, at)) {
+//   while (const auto match = tokens.Next(text, search)) {
 //     // text[at, match->begin) is ordinary; then comes match->id
 //     at = match->end;
 //   }

@@ -19,6 +19,7 @@ namespace {
 constexpr int32_t kNone = TokenTable::kNone;
 constexpr size_t kPartBytes = 256 << 10;
 constexpr size_t kKeptTokens = 64 << 10;  // of MergeScratch, 2 MiB
+constexpr size_t kKeptBytes = 4 * kPartBytes;
 
 // Names by which files call the token that ends a document.
 constexpr const char* kEndNames[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
@@ -32,6 +33,13 @@ struct BpeTokenizer::Scratch {
   MergeScratch merge;
   std::string readable, prefixed;
   std::array<std::string, 2> normalized;
+
+  // An odd text made it large. It is not kept.
+  bool IsLarge() const {
+    return merge.tokens.capacity() > kKeptTokens || readable.capacity() > kKeptBytes ||
+           prefixed.capacity() > kKeptBytes || normalized[0].capacity() > kKeptBytes ||
+           normalized[1].capacity() > kKeptBytes;
+  }
 };
 
 BpeTokenizer::BpeTokenizer(BpeParts parts)
@@ -201,7 +209,7 @@ void BpeTokenizer::Encode(std::string_view text, std::vector<int32_t>& ids) cons
     part_bytes = kPartBytes;
   }
   EncodePart(text, goes_on, *scratch, ids);
-  if (scratch->merge.tokens.capacity() > kKeptTokens) scratch->merge = MergeScratch();
+  if (scratch->IsLarge()) return;
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(scratch));
 }

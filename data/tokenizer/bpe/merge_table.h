@@ -25,7 +25,8 @@ class MergeTable {
   };
 
   explicit MergeTable(size_t size = 0)
-      : shift_(64 - std::bit_width(2 * size + 1)), slots_(size_t{1} << (64 - shift_)) {}
+      : shift_(64 - static_cast<int>(std::bit_width(2 * size + 1))),
+        slots_(size_t{1} << (64 - shift_)) {}
 
   // Tokens are not negative. At most `size` pairs fit.
   bool Insert(int32_t left, int32_t right, Merge merge) {

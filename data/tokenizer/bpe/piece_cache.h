@@ -5,7 +5,7 @@
 //
 //   const PieceCache::Key key(piece.data(), piece.size(), readable_bytes);
 //   PieceCache::Entry& entry = cache.At(key);
-//   if (entry.Holds(key)) ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+//   if (entry.Holds(key)) Append(entry.ids, entry.count);
 #ifndef APOGEE_DATA_TOKENIZER_BPE_PIECE_CACHE_H_
 #define APOGEE_DATA_TOKENIZER_BPE_PIECE_CACHE_H_
 
