@@ -4,7 +4,8 @@
 //
 //   APOGEE_ASSIGN_OR_RETURN(TokenSourcePtr corpus,
 //                           OpenTokenFile("fineweb_train_*.bin", {.vocab_size = 50257}));
-//   APOGEE_ASSIGN_OR_RETURN(auto file, TokenFileWriter::Create("corpus.bin", {.vocab_size = 4096}));
+//   APOGEE_ASSIGN_OR_RETURN(auto file,
+//                           TokenFileWriter::Create("corpus.bin", {.vocab_size = 4096}));
 //   APOGEE_RETURN_IF_ERROR(file->Append(ids));
 //   APOGEE_RETURN_IF_ERROR(file->EndDocument());
 //   APOGEE_RETURN_IF_ERROR(file->Finish());           // now corpus.bin exists, whole

@@ -2,7 +2,7 @@
 
 // The text of one line of JSON Lines.
 //
-//   APOGEE_ASSIGN_OR_RETURN(std::string text, JsonField(R"({"text": "In the beginning"})", "text"));
+//   APOGEE_ASSIGN_OR_RETURN(std::string text, JsonField(R"({"text": "a verse"})", "text"));
 #ifndef APOGEE_TOOLS_DATA_JSON_FIELD_H_
 #define APOGEE_TOOLS_DATA_JSON_FIELD_H_
 
