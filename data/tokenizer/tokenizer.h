@@ -37,8 +37,8 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;
   // The id of a token by its name, such as "<|endoftext|>"; empty if there is none.
   virtual std::optional<int32_t> IdOf(std::string_view token) const = 0;
-  // The special token that ends a document; empty if the tokenizer has none. Writers of token files
-  // put it after each document.
+  // The special token that ends a document; empty if the tokenizer has none. Token files divide
+  // documents with it.
   virtual std::optional<int32_t> end_of_text() const = 0;
   // One line for people: kind and size.
   virtual std::string description() const = 0;

@@ -20,7 +20,7 @@ struct TokenizeOptions {
   TextInputOptions input;
   int num_threads = 1;
   // Bytes of input between entries of the journal.
-  int64_t journal_bytes = int64_t{64} << 20;
+  int64_t journal_bytes = int64_t{256} << 20;
 };
 
 struct TokenizeProgress {

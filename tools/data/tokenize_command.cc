@@ -25,7 +25,7 @@ struct TokenizeFlags {
   std::string tokenizer, format = "llmc", end_of_text;
   std::vector<std::string> inputs;
   bool split_lines = false, jsonl = false;
-  int64_t max_document_mib = 8, journal_mib = 64;
+  int64_t max_document_mib = 8, journal_mib = 256;
 };
 
 // A line on stderr that is drawn again; in a file, a line now and then.
