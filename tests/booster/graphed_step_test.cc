@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "apogee/autograd/documents.h"
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
@@ -320,6 +321,15 @@ TEST_F(GraphedStepTest, RefusesWhatAReplayWouldLeaveOut) {
     Training run(gpu_, MakeMlp, Precision::kF32);
     run.model->Modules()[1]->AddPostForwardHook([](nn::Module&) {});
     EXPECT_THAT(message(run), HasSubstr("the module \"layers.0\" has hooks"));
+  }
+  {
+    Training run(
+        gpu_, [] { return MakeGpt2(false, 0); }, Precision::kF32);
+    run.UseGraphs();
+    const Tensor starts = Tensor::Zeros({2, 4}, DType::kI64, gpu_);
+    const autograd::DocumentsGuard guard(std::make_shared<autograd::Documents>(starts));
+    EXPECT_THAT(MessageOf([&] { run.MicroStep(TokenBatch(0, 2)); }),
+                HasSubstr("run packed documents eagerly"));
   }
   {
     Training run(gpu_, MakeMlp, Precision::kF32);

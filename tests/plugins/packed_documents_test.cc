@@ -177,6 +177,23 @@ TEST(PackedDocumentsTest, EveryAxisEqualsOneRank) {
   }
 }
 
+// Ranks that share a replica must get the same starts, as they must get the same tokens.
+TEST(PackedDocumentsTest, StartsThatDiffer) {
+  RunRanks(2, [](comm::World& world) {
+    const auto model = Initialized(false, false, world.context());
+    HybridParallelPlugin plugin(world, {.precision = Precision::kF64}, {.tp_size = 2});
+    const auto optimizer =
+        ValueOrThrow(optim::MakeOptimizer("adamw", model->Parameters(), {{"lr", "0.01"}}));
+    Booster booster(plugin);
+    Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
+    const auto [batch, starts] = BatchOf(0, 0, kBatch, world.context());
+    if (world.rank() == 1) starts.Fill(0);
+    booster.execute_pipeline(batch, boosted.model, boosted.criterion, &boosted.optimizer,
+                             {.starts = starts});
+    EXPECT_THAT([&] { boosted.optimizer.step(); }, Says(HasSubstr("different inputs")));
+  });
+}
+
 TEST(PackedDocumentsTest, Misuse) {
   RunRanks(2, [](comm::World& world) {
     const auto model = Initialized(false, false, world.context());

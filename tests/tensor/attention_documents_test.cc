@@ -41,7 +41,6 @@ TEST(AttentionDocumentsTest, QueriesSeeNoKeyBeforeTheirFirst) {
     ExpectDefinition(DType::kF64, problem, 1e-12);
     ExpectDefinition(DType::kF32, problem, 5e-5);
     ExpectDefinition(DType::kBF16, problem, 0.1);
-    ExpectDefinition(DType::kF16, problem, 0.01);
   }
 }
 
