@@ -193,7 +193,7 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
          .optimizer = optimizer,
          .return_outputs = options.return_outputs,
          .normalizer = normalizer_.get(),
-         .starts = options.starts});
+         .starts = batch.Has("starts") ? batch["starts"] : Tensor()});
     if (optimizer != nullptr) EndMicroBatch(result.loss);
     return result;
   });

@@ -116,13 +116,12 @@ class Booster : private StepListener {
   // replicas' targets, however they are spread over micro-batches. The loss scale and the number of
   // micro-batches are applied inside. Under accumulate(n), which counts calls, result.loss has been
   // divided by n. Without an optimizer the batch is evaluated. When the model is cut into stages,
-  // hooks of the model itself do not run; hooks of modules inside its pieces do. Collective.
+  // hooks of the model itself do not run; hooks of modules inside its pieces do. If the batch has
+  // "starts" of packed documents, the model must take them (nn::Module::takes_documents).
+  // Collective.
   struct PipelineOptions {
     // Return the model's outputs, on ranks that have the last part.
     bool return_outputs = false;
-    // Packed documents: i64 [B, T], where each token's document begins. For a model that takes them
-    // (nn::Module::takes_documents); undefined: sequences are one document each.
-    Tensor starts = {};
   };
   PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
                                   const Criterion& criterion, optim::Optimizer* optimizer) {

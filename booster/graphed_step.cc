@@ -148,6 +148,9 @@ Tensor GraphedMicroStep::Compute(const Tensor& inputs, const Tensor& targets, do
 Tensor GraphedMicroStep::Run(const data::Batch& batch, double factor) {
   APOGEE_CHECK(batch.inputs.defined() && batch.targets.defined(),
                "GraphedMicroStep: the batch needs inputs and targets");
+  APOGEE_CHECK(!batch.Has("starts"),
+               "GraphedMicroStep: the batch has packed documents (\"starts\"), which a graph does "
+               "not take; run them eagerly");
   booster_.CheckBoosted("GraphedMicroStep");
   CheckSetup();
   Tensor loss = RunCase(batch, factor * booster_.BeginMicroBatch().share);

@@ -75,6 +75,7 @@
 #include "apogee/data/tokenizer/load_tokenizer.h"
 #include "apogee/data/tokenizer/tokenizer.h"
 #include "apogee/driver/command_line.h"
+#include "apogee/driver/corpus.h"
 #include "apogee/driver/model_flags.h"
 #include "apogee/driver/plugin_flags.h"
 #include "apogee/driver/program.h"

@@ -23,11 +23,11 @@
 namespace apogee::driver {
 
 struct DataFlags {
-  std::vector<std::string> data;  // text or token files; empty: the King James Bible
+  std::vector<std::string> data = {};  // text or token files; empty: the King James Bible
   std::string tokenizer = "byte";
-  int64_t train_tokenizer = 0;  // tokens of a BPE to train; 0: none
-  std::string token_format;     // of raw token files
-  int64_t block = 128;          // tokens of context
+  int64_t train_tokenizer = 0;    // tokens of a BPE to train; 0: none
+  std::string token_format = "";  // of raw token files
+  int64_t block = 128;            // tokens of context
 
   void Declare(CommandLine& line);
   // Throws Error for flags that exclude each other.

@@ -186,7 +186,7 @@ int TrainOwn(const std::vector<std::string>& text, int* uses, std::vector<double
        .train =
            [&](const Rank& rank) {
              const auto plugin = plugin_flags.Make(rank.world, flags);
-             const auto model = model_flags.Make();
+             const auto model = model_flags.Make(256);
              model->Initialize(rank.world.context(), {.seed = flags.seed});
              EXPECT_EQ(model->num_parameters(), 256 * 256);
              const auto optimizer = flags.MakeOptimizer(model->Parameters());

@@ -50,11 +50,7 @@ std::unique_ptr<nn::Module> MakeModel(bool llama, bool recompute) {
                                                    .recompute = recompute});
 }
 
-struct PackedBatch {
-  data::Batch batch;
-  Tensor starts;
-};
-PackedBatch BatchOf(int64_t step, int64_t first, int64_t count, const ContextPtr& context) {
+data::Batch BatchOf(int64_t step, int64_t first, int64_t count, const ContextPtr& context) {
   std::vector<int64_t> inputs, targets, starts;
   for (int64_t sample = first; sample < first + count; ++sample) {
     for (int64_t t = 0, begin = 0; t < kTokens; ++t) {
@@ -71,7 +67,7 @@ PackedBatch BatchOf(int64_t step, int64_t first, int64_t count, const ContextPtr
   const auto tensor = [&](const std::vector<int64_t>& values) {
     return Tensor::FromVector<int64_t>(values, {count, kTokens}, context);
   };
-  return {{tensor(inputs), tensor(targets)}, tensor(starts)};
+  return {tensor(inputs), tensor(targets), {{"starts", tensor(starts)}}};
 }
 
 // A key's bias has gradient zero: what remains is rounding, which the optimizer blows up.
@@ -98,11 +94,10 @@ void Train(nn::Module& model, Plugin& plugin, const ContextPtr& context, Trained
   Boosted boosted = booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
   const int64_t count = kBatch / plugin.data_size();
   for (int64_t step = 0; step < kSteps; ++step) {
-    const auto [batch, starts] = BatchOf(step, plugin.data_rank() * count, count, context);
-    run.losses.push_back(booster
-                             .execute_pipeline(batch, boosted.model, boosted.criterion,
-                                               &boosted.optimizer, {.starts = starts})
-                             .loss.Item());
+    const data::Batch batch = BatchOf(step, plugin.data_rank() * count, count, context);
+    run.losses.push_back(
+        booster.execute_pipeline(batch, boosted.model, boosted.criterion, &boosted.optimizer)
+            .loss.Item());
     boosted.optimizer.step();
     boosted.optimizer.zero_grad();
   }
@@ -186,10 +181,9 @@ TEST(PackedDocumentsTest, StartsThatDiffer) {
         ValueOrThrow(optim::MakeOptimizer("adamw", model->Parameters(), {{"lr", "0.01"}}));
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
-    const auto [batch, starts] = BatchOf(0, 0, kBatch, world.context());
-    if (world.rank() == 1) starts.Fill(0);
-    booster.execute_pipeline(batch, boosted.model, boosted.criterion, &boosted.optimizer,
-                             {.starts = starts});
+    const data::Batch batch = BatchOf(0, 0, kBatch, world.context());
+    if (world.rank() == 1) batch["starts"].Fill(0);
+    booster.execute_pipeline(batch, boosted.model, boosted.criterion, &boosted.optimizer);
     EXPECT_THAT([&] { boosted.optimizer.step(); }, Says(HasSubstr("different inputs")));
   });
 }
@@ -203,13 +197,10 @@ TEST(PackedDocumentsTest, Misuse) {
         ValueOrThrow(optim::MakeOptimizer("adamw", model->Parameters(), {{"lr", "0.01"}}));
     Booster booster(plugin);
     Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
-    const auto [batch, starts] = BatchOf(0, 0, kBatch, world.context());
-    const Tensor few = starts.Slice(0, 0, 2);
-    EXPECT_THAT(
-        [&] {
-          booster.execute_pipeline(batch, *model, boosted.criterion, nullptr, {.starts = few});
-        },
-        Says(HasSubstr("inputs [4, 16] and starts [2, 16] differ")));
+    data::Batch batch = BatchOf(0, 0, kBatch, world.context());
+    batch.more["starts"] = batch["starts"].Slice(0, 0, 2);
+    EXPECT_THAT([&] { booster.execute_pipeline(batch, *model, boosted.criterion, nullptr); },
+                Says(HasSubstr("inputs [4, 16] and starts [2, 16] differ")));
   });
 }
 
