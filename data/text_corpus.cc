@@ -47,22 +47,4 @@ absl::StatusOr<TextCorpus> TextCorpus::FromSource(TextSource source,
   return corpus;
 }
 
-std::vector<int64_t> TextCorpus::Encode(std::string_view text) {
-  std::vector<int64_t> tokens(text.size());
-  std::transform(text.begin(), text.end(), tokens.begin(),
-                 [](char c) { return static_cast<unsigned char>(c); });
-  return tokens;
-}
-
-std::string TextCorpus::Decode(const std::vector<int64_t>& tokens) {
-  std::string text;
-  text.reserve(tokens.size());
-  for (const int64_t token : tokens) {
-    APOGEE_CHECK(token >= 0 && token < kVocabSize, "Decode: token ", token,
-                 " is not a byte; byte-level tokens lie in [0, 256)");
-    text.push_back(static_cast<char>(static_cast<unsigned char>(token)));
-  }
-  return text;
-}
-
 }  // namespace apogee::data

@@ -4,7 +4,6 @@
 //
 //   absl::StatusOr<TextCorpus> corpus = TextCorpus::Load({"kjv.txt"}, {.block = 128});
 //   auto train = std::make_shared<TextDataset>(corpus->train(), 128);
-//   std::string text = TextCorpus::Decode(tokens);        // a token is a byte: vocabulary 256
 //
 // The validation part is the end of the text, so no training sample overlaps it.
 #ifndef APOGEE_DATA_TEXT_CORPUS_H_
@@ -13,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "apogee/core/status.h"
@@ -50,10 +48,6 @@ class TextCorpus {
   // See TextSource.
   const std::string& description() const { return description_; }
   const std::string& notice() const { return notice_; }
-
-  // One token per byte, and back. A token outside [0, 256) throws Error.
-  static std::vector<int64_t> Encode(std::string_view text);
-  static std::string Decode(const std::vector<int64_t>& tokens);
 
  private:
   TextCorpus() = default;

@@ -80,13 +80,6 @@ TEST_F(DataTest, DefaultFallsBackToLicencesWithANotice) {
   EXPECT_GT(corpus->num_bytes(), 100000);
 }
 
-TEST_F(DataTest, TokensAreBytes) {
-  const std::string text("a\0\xff", 3);
-  EXPECT_EQ(TextCorpus::Encode(text), (std::vector<int64_t>{97, 0, 255}));
-  EXPECT_EQ(TextCorpus::Decode(TextCorpus::Encode(text)), text);
-  EXPECT_THROW(TextCorpus::Decode({256}), Error);
-}
-
 TEST(ShuffleSampler, EachEpochIsAPermutationOfItsOwn) {
   for (const int64_t n : {1, 2, 3, 5, 64, 1000}) {
     const ShuffleSampler sampler(n, 7);

@@ -101,8 +101,8 @@ TEST_F(CorpusTest, TokenFilesHaveTheirLastTenthForValidation) {
 TEST_F(CorpusTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(Problem({.data = {path_}, .token_format = "raw_u16"}),
               HasSubstr("is for token files"));
-  EXPECT_THAT(Problem({.data = {path_}, .train_tokenizer = 300, .block = 1000}),
-              HasSubstr("tokens for validation, but a block of 1000 needs 1001"));
+  EXPECT_THAT(Problem({.data = {path_}, .train_tokenizer = 300, .block = 400}),
+              HasSubstr("tokens for validation, but a block of 400 needs 401"));
   const DataFlags both{.data = {path_}, .tokenizer = "tokenizer.json", .train_tokenizer = 300};
   EXPECT_THAT([&] { both.Settle(); }, Says(HasSubstr("leave --tokenizer out")));
   const DataFlags tokens{.data = {"a.bin"}, .train_tokenizer = 300};
