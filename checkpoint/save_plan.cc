@@ -11,6 +11,7 @@
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/checkpoint/names.h"
 #include "apogee/core/text/json_reader.h"
+#include "apogee/core/text/utf8.h"
 
 namespace apogee::checkpoint {
 namespace {

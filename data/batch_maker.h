@@ -38,7 +38,6 @@ class BatchMaker {
 
   const Dataset& dataset() const { return *dataset_; }
   const Sampler& sampler() const { return *sampler_; }
-  bool is_shared() const { return is_shared_; }
   const Sampler::Share& share() const { return share_; }
 
  private:

@@ -22,14 +22,4 @@ void Dataset::FillFields(int64_t index, const SampleMemory& sample) const {
   Fill(index, sample.field<int64_t>(0).data(), sample.field<int64_t>(1).data());
 }
 
-void TextDataset::Fill(int64_t index, int64_t* inputs, int64_t* targets) const {
-  APOGEE_CHECK(index >= 0 && index < num_samples(), "TextDataset: sample ", index,
-               " is outside [0, ", num_samples(), ")");
-  const char* text = span_.text->data() + span_.offset + index * stride_;
-  for (int64_t t = 0; t < block_; ++t) {
-    inputs[t] = static_cast<unsigned char>(text[t]);
-    targets[t] = static_cast<unsigned char>(text[t + 1]);
-  }
-}
-
 }  // namespace apogee::data

@@ -2,11 +2,11 @@
 
 // Datasets: samples by their index. A sample has named fields; the first is "inputs".
 //
-//   TextDataset train(corpus.train(), /*block=*/128);           // a sample starts at every byte
-//   TextDataset validation(corpus.validation(), 128, /*stride=*/128);   // samples do not overlap
-//   train.Fill(/*index=*/7, inputs, targets);                   // bytes 7..134 and 8..135
+//   for (const Field& field : dataset.fields()) ...              // names, dtypes, shapes
+//   dataset.Fill(/*index=*/7, inputs, targets);                  // of a sequence of tokens
 //
-// Datasets over token files are in data/token_dataset.h. To write your own, derive from Dataset:
+// Datasets over texts and token files are in data/token_dataset.h. To write your own, derive from
+// Dataset:
 //
 //   * Sequences of tokens: override num_samples, block and Fill.
 //   * Other samples: override num_samples, fields and FillFields.
@@ -77,34 +77,6 @@ class Dataset {
   virtual std::vector<Field> fields() const;
   // Writes all fields of a sample. Throws as Fill, which it calls by default.
   virtual void FillFields(int64_t index, const SampleMemory& sample) const;
-};
-
-// A range of bytes of a text; keeps the text alive.
-struct TextSpan {
-  std::shared_ptr<const std::string> text;
-  int64_t offset = 0;
-  int64_t size = 0;
-};
-
-class TextDataset : public Dataset {
- public:
-  // Sample i is bytes [i * stride, i * stride + block] of the span, block + 1 bytes. Throws Error
-  // if the span is too short for one sample.
-  TextDataset(TextSpan span, int64_t block, int64_t stride = 1)
-      : span_(std::move(span)), block_(block), stride_(stride) {
-    APOGEE_CHECK(block >= 1 && stride >= 1 && span_.size > block, "TextDataset: a text of ",
-                 span_.size, " bytes holds no sample of block ", block, " + 1 (stride ", stride,
-                 ")");
-  }
-
-  int64_t num_samples() const override { return (span_.size - block_ - 1) / stride_ + 1; }
-  int64_t block() const override { return block_; }
-  void Fill(int64_t index, int64_t* inputs, int64_t* targets) const override;
-
- private:
-  TextSpan span_;
-  int64_t block_;
-  int64_t stride_;
 };
 
 }  // namespace apogee::data

@@ -46,21 +46,17 @@ void Loader::StopPrefetching() {
 
 int64_t Loader::block() const { return maker_->dataset().block(); }
 
-int64_t Loader::size() const {
-  const int64_t samples = maker_->SizeFrom(0);
-  if (samples == Sampler::kEndless) return Sampler::kEndless;
-  return (samples + (options_.drop_last ? 0 : options_.batch - 1)) / options_.batch;
-}
+int64_t Loader::size() const { return BatchesFrom(0, 0); }
 
-int64_t Loader::BatchesFrom(int64_t position) const {
-  const int64_t samples = maker_->SizeFrom(origin_);
+int64_t Loader::BatchesFrom(int64_t origin, int64_t position) const {
+  const int64_t samples = maker_->SizeFrom(origin);
   if (samples == Sampler::kEndless) return Sampler::kEndless;
   const int64_t left = std::max<int64_t>(0, samples - position);
   return (left + (options_.drop_last ? 0 : options_.batch - 1)) / options_.batch;
 }
 
 int64_t Loader::Left() const {
-  const int64_t remaining = BatchesFrom(position_);
+  const int64_t remaining = BatchesFrom(origin_, position_);
   if (remaining == Sampler::kEndless) return options_.num_batches;
   return options_.num_batches == LoaderOptions::kAll ? remaining
                                                      : std::min(options_.num_batches, remaining);
@@ -100,7 +96,7 @@ MadeBatch Loader::NextMade() {
 
 void Loader::StartPrefetching(int64_t first) {
   StopPrefetching();
-  const int64_t num_batches = BatchesFrom(first);
+  const int64_t num_batches = BatchesFrom(origin_, first);
   prefetcher_ = std::make_unique<Prefetcher>(
       [maker = maker_, origin = origin_, first, batch = options_.batch](int64_t k) {
         return maker->Make(origin, first + k * batch);
@@ -130,7 +126,7 @@ Batch Loader::Next() { return Moved(NextMade()); }
 
 Window Loader::NextWindow(int64_t num_batches) {
   APOGEE_CHECK(num_batches >= 1, "Loader: a window needs at least one batch, got ", num_batches);
-  const int64_t left = BatchesFrom(position_);
+  const int64_t left = BatchesFrom(origin_, position_);
   APOGEE_CHECK(left == Sampler::kEndless || left >= num_batches, "Loader: a window of ",
                num_batches, " batches, but the stream has only ", left, " more");
   Window window;

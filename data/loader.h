@@ -201,8 +201,8 @@ class Loader {
   }
   // Batches that a loop from the cursor gets; negative: endless.
   int64_t Left() const;
-  // Batches of the stream from `position` of this rank on, or kEndless.
-  int64_t BatchesFrom(int64_t position) const;
+  // Batches from `position` of this rank's part of the stream from `origin` on, or kEndless.
+  int64_t BatchesFrom(int64_t origin, int64_t position) const;
   void Skip(int64_t num_batches);
   void StartPrefetching(int64_t first);
   void StopPrefetching();

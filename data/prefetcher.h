@@ -12,14 +12,9 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
-#include <exception>
 #include <functional>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <vector>
 
+#include "apogee/core/process/ordered_workers.h"
 #include "apogee/data/batch_maker.h"
 
 namespace apogee::data {
@@ -32,10 +27,6 @@ class Prefetcher {
   };
   // `make` must be callable by several threads at once. Throws Error if a thread cannot be started.
   Prefetcher(std::function<MadeBatch(int64_t)> make, int64_t num_batches, const Options& options);
-  // Waits for the batches that are being made.
-  ~Prefetcher();
-  Prefetcher(const Prefetcher&) = delete;
-  Prefetcher& operator=(const Prefetcher&) = delete;
 
   // The next batch. Throws what `make` threw for it; the batch after it can still be taken. Not to
   // be called after num_batches.
@@ -47,27 +38,13 @@ class Prefetcher {
   bool has_threads() const;
 
  private:
-  struct Slot {
-    std::optional<MadeBatch> made;
-    std::exception_ptr error;
-    bool is_ready() const { return made.has_value() || error != nullptr; }
-  };
-
-  void Work();
-  void Stop();
-  Slot& SlotOf(int64_t batch) { return slots_[static_cast<size_t>(batch) % slots_.size()]; }
+  void AddOne();
 
   const std::function<MadeBatch(int64_t)> make_;
   const int64_t num_batches_;
   const pid_t process_;
-
-  std::mutex mutex_;
-  std::condition_variable can_make_, is_made_;
-  std::vector<Slot> slots_;  // batch k waits in slot k % ahead
-  int64_t next_ = 0;         // to take; changed by the taking thread
-  int64_t begun_ = 0;        // batches that threads have begun
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  int64_t added_ = 0, next_ = 0;
+  OrderedWorkers<MadeBatch> workers_;
 };
 
 }  // namespace apogee::data

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "apogee/core/status.h"
-#include "apogee/data/dataset.h"
+#include "apogee/data/token_source.h"
 
 namespace apogee::data {
 

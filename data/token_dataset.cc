@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "apogee/core/text/text.h"
 #include "apogee/data/documents.h"
 
 namespace apogee::data {
@@ -33,33 +32,6 @@ std::vector<Field> TokenFields(int64_t block, bool starts) {
 void Widen(const int32_t* __restrict tokens, int64_t count, int64_t* __restrict wide) {
   for (int64_t t = 0; t < count; ++t) wide[t] = tokens[t];
 }
-
-class ByteTokens : public TokenSource {
- public:
-  explicit ByteTokens(TextSpan text) : text_(std::move(text)) {}
-  int64_t num_tokens() const override { return text_.size; }
-  void Read(int64_t first, std::span<int32_t> tokens) const override {
-    CheckRange(first, static_cast<int64_t>(tokens.size()));
-    const char* bytes = text_.text->data() + text_.offset + first;
-    std::transform(bytes, bytes + tokens.size(), tokens.begin(),
-                   [](char byte) { return static_cast<unsigned char>(byte); });
-  }
-  std::vector<int64_t> DocumentBegins(int64_t first, int64_t length) const override {
-    CheckRange(first, length);
-    return first == 0 && length > 0 ? std::vector<int64_t>{0} : std::vector<int64_t>{};
-  }
-  std::string description() const override {
-    return "a text of " + FormatThousands(text_.size) + " bytes";
-  }
-
- private:
-  void CheckRange(int64_t first, int64_t length) const {
-    APOGEE_CHECK(first >= 0 && first <= text_.size && length <= text_.size - first, "a text of ",
-                 text_.size, " bytes has no bytes ", first, " to ", first + length - 1);
-  }
-
-  TextSpan text_;
-};
 
 }  // namespace
 
@@ -92,18 +64,28 @@ std::vector<Field> BlockDataset::fields() const {
   return TokenFields(options_.block, options_.documents);
 }
 
-void BlockDataset::FillFields(int64_t index, const SampleMemory& sample) const {
+void BlockDataset::Fill(int64_t index, int64_t* inputs, int64_t* targets) const {
+  APOGEE_CHECK(!options_.documents,
+               "BlockDataset: with documents a sample has starts, too; call FillFields");
+  ReadBlock(index, inputs, targets);
+}
+
+void BlockDataset::ReadBlock(int64_t index, int64_t* inputs, int64_t* targets) const {
   CheckIndex("BlockDataset", index, num_samples());
-  const int64_t first = index * options_.stride, block = options_.block;
-  std::vector<int32_t> tokens(static_cast<size_t>(block) + 1);
-  source_->Read(first, tokens);
+  std::vector<int32_t> tokens(static_cast<size_t>(options_.block) + 1);
+  source_->Read(index * options_.stride, tokens);
+  Widen(tokens.data(), options_.block, inputs);
+  Widen(tokens.data() + 1, options_.block, targets);
+}
+
+void BlockDataset::FillFields(int64_t index, const SampleMemory& sample) const {
   int64_t* targets = sample.field<int64_t>(1).data();
-  Widen(tokens.data(), block, sample.field<int64_t>(0).data());
-  Widen(tokens.data() + 1, block, targets);
+  ReadBlock(index, sample.field<int64_t>(0).data(), targets);
   if (!options_.documents) return;
+  const int64_t first = index * options_.stride;
   const std::span<int64_t> starts = sample.field<int64_t>(2);
   int64_t start = 0;  // of the document that is being written
-  for (const int64_t begin : source_->DocumentBegins(first, block + 1)) {
+  for (const int64_t begin : source_->DocumentBegins(first, options_.block + 1)) {
     const int64_t at = begin - first;
     if (at == 0) continue;
     targets[at - 1] = kIgnoredTarget;
@@ -111,6 +93,11 @@ void BlockDataset::FillFields(int64_t index, const SampleMemory& sample) const {
     start = at;
   }
   std::fill(starts.begin() + start, starts.end(), start);
+}
+
+TextDataset::TextDataset(TextSpan text, int64_t block, int64_t stride)
+    : BlockDataset(BytesAsTokens(std::move(text)), {.block = block, .stride = stride}) {
+  APOGEE_CHECK(stride >= 1, "TextDataset: stride must be at least 1, got ", stride);
 }
 
 DocumentDataset::DocumentDataset(TokenSourcePtr source, const DocumentOptions& options)
@@ -184,10 +171,6 @@ void PackedDataset::FillFields(int64_t index, const SampleMemory& sample) const 
   std::fill(inputs + at, inputs + options_.block, options_.pad);
   std::fill(targets + at, targets + options_.block, kIgnoredTarget);
   if (starts != nullptr) std::fill(starts + at, starts + options_.block, at);
-}
-
-TokenSourcePtr BytesAsTokens(TextSpan text) {
-  return std::make_shared<ByteTokens>(std::move(text));
 }
 
 }  // namespace apogee::data

@@ -56,11 +56,23 @@ class BlockDataset : public Dataset {
   int64_t num_samples() const override;
   int64_t block() const override { return options_.block; }
   std::vector<Field> fields() const override;
+  // Without `documents`.
+  void Fill(int64_t index, int64_t* inputs, int64_t* targets) const override;
   void FillFields(int64_t index, const SampleMemory& sample) const override;
 
  private:
+  void ReadBlock(int64_t index, int64_t* inputs, int64_t* targets) const;
+
   TokenSourcePtr source_;
   BlockOptions options_;
+};
+
+// Blocks of the bytes of a text.
+//   TextDataset train(corpus.train(), /*block=*/128);           // a sample starts at every byte
+//   TextDataset validation(corpus.validation(), 128, /*stride=*/128);   // samples do not overlap
+class TextDataset : public BlockDataset {
+ public:
+  TextDataset(TextSpan text, int64_t block, int64_t stride = 1);
 };
 
 struct DocumentOptions {
@@ -118,9 +130,6 @@ class PackedDataset : public Dataset {
   std::vector<Piece> pieces_;    // of all samples, one sample after the other
   std::vector<int64_t> begins_;  // sample i has pieces [begins_[i], begins_[i + 1])
 };
-
-// The bytes of a text as tokens, one document.
-TokenSourcePtr BytesAsTokens(TextSpan text);
 
 }  // namespace apogee::data
 

@@ -11,11 +11,27 @@
 namespace apogee::data {
 namespace {
 
-void CheckRange(int64_t first, int64_t length, int64_t num_tokens) {
-  APOGEE_CHECK(first >= 0 && length >= 0 && first <= num_tokens && length <= num_tokens - first,
-               "MemoryTokenSource: ", length, " tokens from token ", first, " on are not in ",
-               num_tokens, " tokens");
-}
+class ByteTokens : public TokenSource {
+ public:
+  explicit ByteTokens(TextSpan text) : text_(std::move(text)) {}
+  int64_t num_tokens() const override { return text_.size; }
+  void Read(int64_t first, std::span<int32_t> tokens) const override {
+    CheckRange(first, static_cast<int64_t>(tokens.size()));
+    const char* bytes = text_.text->data() + text_.offset + first;
+    std::transform(bytes, bytes + tokens.size(), tokens.begin(),
+                   [](char byte) { return static_cast<unsigned char>(byte); });
+  }
+  std::vector<int64_t> DocumentBegins(int64_t first, int64_t length) const override {
+    CheckRange(first, length);
+    return first == 0 && length > 0 ? std::vector<int64_t>{0} : std::vector<int64_t>{};
+  }
+  std::string description() const override {
+    return "a text of " + FormatThousands(text_.size) + " bytes";
+  }
+
+ private:
+  TextSpan text_;
+};
 
 class Slice : public TokenSource {
  public:
@@ -24,11 +40,11 @@ class Slice : public TokenSource {
 
   int64_t num_tokens() const override { return num_tokens_; }
   void Read(int64_t first, std::span<int32_t> tokens) const override {
-    Check(first, static_cast<int64_t>(tokens.size()));
+    CheckRange(first, static_cast<int64_t>(tokens.size()));
     source_->Read(first_ + first, tokens);
   }
   std::vector<int64_t> DocumentBegins(int64_t first, int64_t length) const override {
-    Check(first, length);
+    CheckRange(first, length);
     std::vector<int64_t> begins = source_->DocumentBegins(first_ + first, length);
     for (int64_t& begin : begins) begin -= first_;
     if (first == 0 && length > 0 && (begins.empty() || begins[0] > 0)) {
@@ -43,16 +59,16 @@ class Slice : public TokenSource {
   std::string PlaceOf(int64_t index) const override { return source_->PlaceOf(first_ + index); }
 
  private:
-  void Check(int64_t first, int64_t length) const {
-    APOGEE_CHECK(first >= 0 && length >= 0 && first <= num_tokens_ && length <= num_tokens_ - first,
-                 description(), ": has no ", length, " tokens from ", first, " on");
-  }
-
   TokenSourcePtr source_;
   int64_t first_, num_tokens_;
 };
 
 }  // namespace
+
+void TokenSource::CheckRange(int64_t first, int64_t length) const {
+  APOGEE_CHECK(first >= 0 && length >= 0 && first <= num_tokens() - length, "tokens [", first, ", ",
+               first, " + ", length, ") are outside of ", description());
+}
 
 MemoryTokenSource::MemoryTokenSource(std::vector<int32_t> tokens,
                                      std::vector<int64_t> document_begins, std::string description)
@@ -85,18 +101,22 @@ MemoryTokenSource::MemoryTokenSource(const std::vector<std::vector<int32_t>>& do
 }
 
 void MemoryTokenSource::Read(int64_t first, std::span<int32_t> tokens) const {
-  CheckRange(first, static_cast<int64_t>(tokens.size()), num_tokens());
+  CheckRange(first, static_cast<int64_t>(tokens.size()));
   std::copy_n(tokens_.begin() + first, tokens.size(), tokens.begin());
 }
 
 std::vector<int64_t> MemoryTokenSource::DocumentBegins(int64_t first, int64_t length) const {
-  CheckRange(first, length, num_tokens());
+  CheckRange(first, length);
   const auto begin = std::ranges::lower_bound(begins_, first);
   return {begin, std::lower_bound(begin, begins_.end(), first + length)};
 }
 
 std::string MemoryTokenSource::description() const {
   return description_ + ", " + FormatThousands(num_tokens()) + " tokens";
+}
+
+TokenSourcePtr BytesAsTokens(TextSpan text) {
+  return std::make_shared<ByteTokens>(std::move(text));
 }
 
 TokenSourcePtr SliceTokens(TokenSourcePtr source, int64_t first, int64_t num_tokens) {

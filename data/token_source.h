@@ -35,6 +35,10 @@ class TokenSource {
   virtual std::string PlaceOf(int64_t index) const {
     return description() + ": token " + std::to_string(index);
   }
+
+ protected:
+  // Throws Error unless [first, first + length) is in the source.
+  void CheckRange(int64_t first, int64_t length) const;
 };
 
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
@@ -60,6 +64,15 @@ class MemoryTokenSource : public TokenSource {
   std::vector<int64_t> begins_;
   std::string description_;
 };
+
+// A range of bytes of a text; keeps the text alive.
+struct TextSpan {
+  std::shared_ptr<const std::string> text;
+  int64_t offset = 0;
+  int64_t size = 0;
+};
+// The bytes of a text as tokens, one document.
+TokenSourcePtr BytesAsTokens(TextSpan text);
 
 // Tokens [first, first + num_tokens) of `source`; the first one begins a document. Throws Error for
 // a part that is not in the source.

@@ -36,10 +36,8 @@ void CatchStopSignals() {
 std::array<double, 2> StopSignals() { return {terminate ? 1.0 : 0.0, interrupt ? 1.0 : 0.0}; }
 
 std::string DescribeData(const Corpus& corpus, uint64_t seed, int64_t samples, int64_t block) {
-  const bool bytes = corpus.tokenizer->vocab_size() == 256;
   return "seed " + std::to_string(seed) + ", " + std::to_string(samples) + " samples of " +
-         std::to_string(block) + (bytes ? " bytes" : " tokens") + " per step, " +
-         corpus.fingerprint;
+         std::to_string(block) + " " + corpus.unit + " per step, " + corpus.fingerprint;
 }
 
 // The next resume would mix up the steps of two runs in one folder.

@@ -46,21 +46,6 @@ std::string FingerprintOf(const data::TokenSource& tokens) {
   return std::to_string(n) + " tokens (crc " + Hex(Crc32c(ends.data(), ends.size() * 4)) + ")";
 }
 
-// Bytes of text, in pieces that fit in memory. A character that two pieces share counts as the
-// replacement characters of its halves.
-int64_t BytesOf(const data::TokenSource& tokens, const data::Tokenizer& tokenizer) {
-  std::vector<int32_t> piece(1 << 16);
-  int64_t bytes = 0;
-  for (int64_t first = 0; first < tokens.num_tokens();) {
-    const int64_t count = std::min(static_cast<int64_t>(piece.size()), tokens.num_tokens() - first);
-    const std::span<int32_t> part = std::span(piece).first(static_cast<size_t>(count));
-    tokens.Read(first, part);
-    bytes += static_cast<int64_t>(tokenizer.Decode(part, /*skip_special=*/true).size());
-    first += count;
-  }
-  return bytes;
-}
-
 absl::Status CheckLength(const Corpus& corpus, int64_t block) {
   for (const auto& [part, name] :
        {std::pair{&corpus.train, "training"}, {&corpus.validation, "validation"}}) {
@@ -94,7 +79,6 @@ absl::StatusOr<Corpus> FromTokenFiles(const DataFlags& flags) {
   corpus.validation = data::SliceTokens(all, train, n - train);
   corpus.description = all->description() + "; " + corpus.tokenizer->description();
   APOGEE_RETURN_IF_ERROR(CheckLength(corpus, flags.block));
-  corpus.validation_bytes = BytesOf(*corpus.validation, *corpus.tokenizer);
   corpus.fingerprint = FingerprintOf(*corpus.train);
   return corpus;
 }
@@ -105,6 +89,7 @@ Corpus FromBytes(const data::TextCorpus& text) {
           .train = data::BytesAsTokens(train),
           .validation = data::BytesAsTokens(text.validation()),
           .validation_bytes = text.validation().size,
+          .unit = "bytes",
           .description = text.description(),
           .notice = text.notice(),
           .fingerprint =
@@ -195,6 +180,26 @@ absl::StatusOr<Corpus> LoadCorpus(const DataFlags& flags) {
                              {.block = flags.block, .validation_fraction = kValidationFraction}));
   if (flags.tokenizer == "byte" && flags.train_tokenizer == 0) return FromBytes(text);
   return FromText(flags, text);
+}
+
+int64_t ValidationBytes(const Corpus& corpus, int64_t num_tokens) {
+  if (corpus.validation_bytes > 0) {
+    return std::llround(static_cast<double>(corpus.validation_bytes) *
+                        static_cast<double>(num_tokens) /
+                        static_cast<double>(corpus.validation->num_tokens()));
+  }
+  // In pieces that fit in memory. A character that two pieces share counts as the replacement
+  // characters of its halves.
+  std::vector<int32_t> tokens(1 << 16);
+  int64_t bytes = 0;
+  for (int64_t first = 0; first < num_tokens;) {
+    const int64_t count = std::min(static_cast<int64_t>(tokens.size()), num_tokens - first);
+    const std::span<int32_t> piece = std::span(tokens).first(static_cast<size_t>(count));
+    corpus.validation->Read(first, piece);
+    bytes += static_cast<int64_t>(corpus.tokenizer->Decode(piece, /*skip_special=*/true).size());
+    first += count;
+  }
+  return bytes;
 }
 
 }  // namespace apogee::driver

@@ -37,8 +37,9 @@ struct DataFlags {
 struct Corpus {
   data::TokenizerPtr tokenizer;
   data::TokenSourcePtr train, validation;
-  // The bytes of text that the validation tokens stand for; 0: unknown.
+  // The validation text's bytes if it was a text; 0 for token files, whose tokens must be decoded.
   int64_t validation_bytes = 0;
+  const char* unit = "tokens";  // "bytes" if a token is a byte
   // The tokenizer.json of a tokenizer that was trained; "" without one.
   std::string tokenizer_json;
   // For people: the source, and what was taken instead of something that is missing ("": nothing).
@@ -49,6 +50,10 @@ struct Corpus {
 
 // Errors are a Status that names the file, or says how much text is needed.
 absl::StatusOr<Corpus> LoadCorpus(const DataFlags& flags);
+
+// The bytes of text that the first `num_tokens` validation tokens stand for. Of a token file it
+// decodes them.
+int64_t ValidationBytes(const Corpus& corpus, int64_t num_tokens);
 
 }  // namespace apogee::driver
 

@@ -16,6 +16,7 @@
 #include "apogee/driver/generate.h"
 #include "apogee/driver/reports.h"
 #include "apogee/driver/validate.h"
+#include "apogee/nn/configured.h"
 
 namespace apogee::driver {
 
@@ -32,6 +33,10 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
                     const RunDescription& description) {
   const comm::World& world = rank_.world;
   const ContextPtr& context = world.context();
+  const nn::ConfigTexts config = nn::ConfigOf(boosted.model);
+  if (const auto size = config.function.find("vocab_size"); size != config.function.end()) {
+    data::CheckFits(*rank_.corpus.tokenizer, std::stoll(size->second));
+  }
   boosted_ = std::make_unique<Boosted>(boosted);
   scheduler_ = &scheduler;
 

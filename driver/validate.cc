@@ -3,7 +3,6 @@
 #include "apogee/driver/validate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "apogee/autograd/grad_mode.h"
@@ -37,9 +36,7 @@ ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin, const Cor
   return {.step = options.step,
           .loss = SumOverRanks(world, {sum})[0] / (copies * static_cast<double>(num_samples)),
           .tokens = num_samples * options.block,
-          .bytes = std::llround(static_cast<double>(corpus.validation_bytes) *
-                                static_cast<double>(num_samples * options.block) /
-                                static_cast<double>(corpus.validation->num_tokens()))};
+          .bytes = world.rank() == 0 ? ValidationBytes(corpus, num_samples * options.block) : 0};
 }
 
 }  // namespace apogee::driver

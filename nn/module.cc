@@ -13,14 +13,11 @@
 #include "apogee/nn/module_pass.h"
 
 namespace apogee::nn {
-namespace {
 
-// The module's name for messages; "" is the root.
-std::string Called(const std::string& full_name) {
-  return full_name.empty() ? "the root module" : "module \"" + full_name + "\"";
+std::string Module::Called() const {
+  const std::string name = full_name();
+  return name.empty() ? "the root module" : "module \"" + name + "\"";
 }
-
-}  // namespace
 
 Module::~Module() {
   for (const auto& [name, child] : children_) {
@@ -30,11 +27,11 @@ Module::~Module() {
 }
 
 Tensor Module::Forward(const Tensor&) {
-  Throw(Called(full_name()), " takes named tensors: call it with {{\"name\", tensor}, ..}");
+  Throw(Called(), " takes named tensors: call it with {{\"name\", tensor}, ..}");
 }
 
 NamedTensors Module::ForwardNamed(const NamedTensors&) {
-  Throw(Called(full_name()),
+  Throw(Called(),
         " takes one tensor, not named ones; to take several, override "
         "ForwardNamed");
 }
@@ -52,12 +49,12 @@ Tensor Module::operator()(const Tensor& x) {
 }
 
 NamedTensors Module::operator()(const NamedTensors& inputs) {
-  APOGEE_CHECK(!inputs.empty(), Called(full_name()), ": called without inputs");
+  APOGEE_CHECK(!inputs.empty(), Called(), ": called without inputs");
   for (const auto& [name, input] : inputs) {
-    APOGEE_CHECK(input.defined(), Called(full_name()), ": input \"", name, "\" is undefined");
+    APOGEE_CHECK(input.defined(), Called(), ": input \"", name, "\" is undefined");
   }
   if (takes_documents()) return RunWithDocuments(inputs);
-  APOGEE_CHECK(forward_ == nullptr, Called(full_name()),
+  APOGEE_CHECK(forward_ == nullptr, Called(),
                ": the plugin runs this module itself (a pipeline, sequence parallelism or a layer "
                "that a plan cuts), and can only do so with one tensor; call it with one tensor, or "
                "choose a plugin without these");
@@ -81,10 +78,9 @@ NamedTensors Module::operator()(const NamedTensors& inputs) {
     in[first] = x;
     NamedTensors out = ForwardNamed(in);
     for (const auto& [name, output] : out) {
-      APOGEE_CHECK(output.defined(), Called(full_name()), ": ForwardNamed returned \"", name,
-                   "\" undefined");
+      APOGEE_CHECK(output.defined(), Called(), ": ForwardNamed returned \"", name, "\" undefined");
     }
-    APOGEE_CHECK(!out.empty(), Called(full_name()), ": ForwardNamed returned nothing");
+    APOGEE_CHECK(!out.empty(), Called(), ": ForwardNamed returned nothing");
     const Tensor y = out.begin()->second;
     if (const auto now = kept.lock()) *now = std::move(out);
     return y;
@@ -92,7 +88,7 @@ NamedTensors Module::operator()(const NamedTensors& inputs) {
   const Tensor x = entered[first_name];
   const Tensor y = wrapper_ ? wrapper_(x, forward) : forward(x);
   NamedTensors outputs = std::move(*results);
-  APOGEE_CHECK(!outputs.empty(), Called(full_name()),
+  APOGEE_CHECK(!outputs.empty(), Called(),
                ": the wrapper of its forward did not call it, so there are no named outputs");
   outputs.begin()->second = y;
   if (pass == nullptr) pass = NewPass();
@@ -154,7 +150,7 @@ ParameterPtr Module::Declare(std::vector<Declared>& list, const std::string& nam
   CheckOpen(&list == &buffers_ ? "buffer" : "parameter", name);
   for (const auto* declared_before : {&parameters_, &buffers_}) {
     for (const Declared& declared : *declared_before) {
-      APOGEE_CHECK(declared.name != name, Called(full_name()), " has a ",
+      APOGEE_CHECK(declared.name != name, Called(), " has a ",
                    declared_before == &buffers_ ? "buffer" : "parameter", " \"", name,
                    "\" already; give this one another name");
     }
@@ -169,12 +165,12 @@ void Module::RegisterModule(const std::string& name, const std::shared_ptr<Modul
   CheckOpen("child", name);
   APOGEE_CHECK(child != nullptr, "module: child \"", name, "\" is null");
   for (const auto& [other, module] : children_) {
-    APOGEE_CHECK(other != name, Called(full_name()), " has a child \"", name,
+    APOGEE_CHECK(other != name, Called(), " has a child \"", name,
                  "\" already; give this one another name");
   }
   const std::vector<Module*> below = child->Modules();
-  APOGEE_CHECK(std::ranges::find(below, this) == below.end(), Called(full_name()),
-               " cannot have the child \"", name, "\", which contains it");
+  APOGEE_CHECK(std::ranges::find(below, this) == below.end(), Called(), " cannot have the child \"",
+               name, "\", which contains it");
   APOGEE_CHECK(!child->closed_, "module: child \"", name,
                "\" has been boosted; make the module around it before boost");
   children_.emplace_back(name, child);
@@ -213,7 +209,7 @@ std::optional<std::string> Module::NameBelow(const Module* root) const {
 std::string Module::full_name() const { return *NameBelow(nullptr); }
 
 void Module::CheckOpen(const std::string& what, const std::string& name) const {
-  APOGEE_CHECK(!closed_, Called(full_name()), " gets the ", what, " \"", name,
+  APOGEE_CHECK(!closed_, Called(), " gets the ", what, " \"", name,
                "\" after boost: neither the optimizer nor the plugin would know of it; register "
                "it before the optimizer is made");
 }
@@ -226,7 +222,7 @@ void Module::CheckNames() const {
         const std::string& name = declared.parameter->name();
         const auto [known, is_new] = owners.emplace(name, &module);
         APOGEE_CHECK(is_new, "module: two parameters have the full name \"", name, "\", one of ",
-                     Called(known->second->full_name()), " and one of ", Called(module.full_name()),
+                     known->second->Called(), " and one of ", module.Called(),
                      "; register one of them under another name");
       }
     }
@@ -316,7 +312,7 @@ void Module::ReplaceInit(const std::string& pattern, const InitOfShape& init) {
       any = true;
     }
   }
-  APOGEE_CHECK(any, "SetInit: no parameter of ", Called(full_name()), " matches \"", pattern, "\"");
+  APOGEE_CHECK(any, "SetInit: no parameter of ", Called(), " matches \"", pattern, "\"");
 }
 
 void Module::SetInit(const std::string& pattern, const Init& init) {

@@ -259,6 +259,7 @@ class Module {
   void ReplaceInit(const std::string& pattern, const InitOfShape& init);
   Tensor Compute(const Tensor& input);
   NamedTensors RunWithDocuments(const NamedTensors& inputs);
+  std::string Called() const;  // for messages: module "h.0"
   ParameterPtr Declare(std::vector<Declared>& list, const std::string& name, const Shape& shape,
                        const Init& init);
   void RegisterModule(const std::string& name, const std::shared_ptr<Module>& child);

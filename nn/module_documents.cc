@@ -8,22 +8,13 @@
 #include "apogee/nn/module.h"
 
 namespace apogee::nn {
-namespace {
-
-// The module for messages.
-std::string Called(const Module& module) {
-  const std::string name = module.full_name();
-  return name.empty() ? "the model" : "module \"" + name + "\"";
-}
-
-}  // namespace
 
 void Module::CheckTakesDocuments() {
-  APOGEE_CHECK(takes_documents(), Called(*this),
+  APOGEE_CHECK(takes_documents(), Called(),
                " does not say that it keeps packed documents apart: its starts would be ignored; "
                "leave attention and positions to nn::AttentionCore and override takes_documents");
   for (const Module* module : Modules()) {
-    APOGEE_CHECK(!module->mixes_tokens(), Called(*this), ": ", Called(*module),
+    APOGEE_CHECK(!module->mixes_tokens(), Called(), ": ", module->Called(),
                  " mixes tokens of different documents; give each document a sequence of its own, "
                  "without starts");
   }
@@ -35,7 +26,7 @@ NamedTensors Module::RunWithDocuments(const NamedTensors& inputs) {
       tokens != inputs.end() && inputs.size() == (starts == inputs.end() ? size_t{1} : size_t{2});
   std::string names;
   for (const auto& [name, input] : inputs) names += (names.empty() ? "" : ", ") + name;
-  APOGEE_CHECK(known, Called(*this),
+  APOGEE_CHECK(known, Called(),
                " takes \"tokens\" and, if documents are packed, "
                "\"starts\"; got ",
                names);
@@ -43,7 +34,7 @@ NamedTensors Module::RunWithDocuments(const NamedTensors& inputs) {
   CheckTakesDocuments();
   const auto documents = std::make_shared<autograd::Documents>(starts->second);
   const Shape& shape = tokens->second.shape();
-  APOGEE_CHECK(shape.rank() >= 2, Called(*this), ": tokens ", shape, " are not [B, T]");
+  APOGEE_CHECK(shape.rank() >= 2, Called(), ": tokens ", shape, " are not [B, T]");
   documents->CheckFit("model", shape[0], shape[1]);
   const autograd::DocumentsGuard guard(documents);
   return {{"logits", (*this)(tokens->second)}};

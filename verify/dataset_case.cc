@@ -4,7 +4,6 @@
 // refused.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "apogee/data/token_files/megatron_index.h"
 #include "apogee/data/token_files/stored_tokens.h"
@@ -135,8 +134,7 @@ void CompareMalformed(const fs::path& folder, const Json& files, Comparison& com
 
 Comparison ReplayDataset(const std::string& path) {
   Comparison comparison;
-  std::ifstream file(path);
-  const Json golden = Json::parse(file);
+  const Json golden = ReadJson(path);
   const fs::path folder = fs::path(path).parent_path();
   const std::string format = golden.value("format", "");
   if (format == "interop-malformed/1") {

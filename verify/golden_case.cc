@@ -2,6 +2,8 @@
 
 #include "apogee/verify/golden_case.h"
 
+#include <fstream>
+
 namespace apogee::verify {
 
 absl::StatusOr<GoldenCase> GoldenCase::Open(const std::string& path, std::string label,
@@ -57,6 +59,14 @@ Tensor GoldenCase::Load(const std::string& entry, DType dtype) const {
 
 std::vector<double> GoldenCase::Values(const std::string& entry) const {
   return Load(entry).ToVector<double>();
+}
+
+Json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  APOGEE_CHECK(file.good(), path, " cannot be read");
+  Json parsed = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  APOGEE_CHECK(!parsed.is_discarded(), path, " is not JSON");
+  return parsed;
 }
 
 }  // namespace apogee::verify

@@ -53,6 +53,9 @@ class GoldenCase {
   ContextPtr context_;
 };
 
+// A file of JSON. Throws Error if it cannot be read.
+Json ReadJson(const std::string& path);
+
 }  // namespace apogee::verify
 
 #endif  // APOGEE_VERIFY_GOLDEN_CASE_H_

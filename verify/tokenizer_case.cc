@@ -3,11 +3,10 @@
 // Replays recorded tokenizers: ids of texts, texts of ids, special tokens, and the pieces into
 // which a text is divided.
 #include <filesystem>
-#include <fstream>
 
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/bpe/pre_tokenizer.h"
 #include "apogee/data/tokenizer/load_tokenizer.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 #include "apogee/verify/cases.h"
 
 namespace apogee::verify {
@@ -16,12 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using data::Tokenizer;
 using data::TokenizerPtr;
-
-Json ReadJson(const fs::path& path) {
-  std::ifstream file(path);
-  APOGEE_CHECK(file.good(), path.string(), " cannot be read");
-  return Json::parse(file);
-}
 
 // The object of that name; empty if there is none.
 const Json& Part(const Json& golden, const char* name) {
@@ -89,7 +82,7 @@ class TokenizerReplay {
       SameIds(Ids(bytes), golden.at("hex_ids").at(i), where);
       if (lossy.contains(std::to_string(i))) {
         std::string copy;
-        SameIds(Ids(std::string(data::ReadableUtf8(bytes, copy))), lossy[std::to_string(i)],
+        SameIds(Ids(std::string(ReadableUtf8(bytes, copy))), lossy[std::to_string(i)],
                 where + ", replaced");
       }
     }
@@ -115,7 +108,7 @@ class TokenizerReplay {
         const size_t end = split.PieceEnd(text, at);
         lengths.push_back(0);
         while (at < end) {
-          data::ReadCodePoint(text, at);
+          ReadCodePoint(text, at);
           ++lengths.back();
         }
       }
@@ -153,7 +146,7 @@ Comparison ReplayTokenizer(const std::string& path) {
   APOGEE_CHECK(format == "interop-tokenizer/1", "format is \"", format,
                "\"; known: interop-tokenizer/1");
   const fs::path folder = fs::path(path).parent_path();
-  const Json strings = ReadJson(folder / golden.at("strings").get<std::string>());
+  const Json strings = ReadJson((folder / golden.at("strings").get<std::string>()).string());
   const auto texts = strings.at("text").get<std::vector<std::string>>();
   Comparison comparison;
   const absl::StatusOr<TokenizerPtr> loaded = Load(folder, golden);

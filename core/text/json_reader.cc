@@ -6,45 +6,14 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "apogee/core/text/utf8.h"
+
 namespace apogee {
 namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-void AppendUtf8(uint32_t code, std::string& to) {
-  const auto put = [&to](uint32_t byte) { to += static_cast<char>(byte); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | code >> 6);
-    put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | code >> 12);
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | code >> 18);
-    put(0x80 | (code >> 12 & 0x3F));
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  }
-}
-
 }  // namespace
-
-bool IsUtf8(const std::string& text) {
-  class AnyString : public JsonHandler {
-    bool String(std::string&) override { return true; }
-  };
-  std::string json = "\"";
-  for (const char c : text) {
-    const bool is_special = static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\';
-    json += is_special ? ' ' : c;
-  }
-  json += '"';
-  AnyString handler;
-  return JsonReader(json).Read(handler);
-}
 
 std::string Shortened(const std::string& text) {
   constexpr size_t kShown = 200;
@@ -196,7 +165,7 @@ bool JsonReader::ReadString() {
       if (!ReadEscape()) return false;
     } else if (c < 0x80) {
       string_ += static_cast<char>(c);
-    } else if (!ReadUtf8(c)) {
+    } else if (!ReadUtf8()) {
       return false;
     }
   }
@@ -236,24 +205,18 @@ bool JsonReader::ReadHex(uint32_t& value) {
   return (error == std::errc() && reached == end) || Fail("\\u needs four hexadecimal digits");
 }
 
-// Reads the rest of a character of several bytes. Refuses overlong forms, surrogates, and
-// characters above U+10FFFF.
-bool JsonReader::ReadUtf8(unsigned char first) {
-  const size_t more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
-  if (first < 0xC2 || first > 0xF4) return Fail("a string is not UTF-8");
-  string_ += static_cast<char>(first);
-  for (size_t i = 0; i < more; ++i) {
-    if (at_ == text_.size()) return Fail("the text ends in a string");
-    const auto c = static_cast<unsigned char>(text_[at_++]);
-    unsigned char low = 0x80, high = 0xBF;
-    if (i == 0 && first == 0xE0) low = 0xA0;
-    if (i == 0 && first == 0xED) high = 0x9F;
-    if (i == 0 && first == 0xF0) low = 0x90;
-    if (i == 0 && first == 0xF4) high = 0x8F;
-    if (c < low || c > high) return Fail("a string is not UTF-8");
-    string_ += static_cast<char>(c);
+// Reads the character of several bytes that began with the byte before.
+bool JsonReader::ReadUtf8() {
+  const size_t begin = at_ - 1;
+  const Utf8Sequence sequence = Utf8SequenceAt(text_, begin);
+  at_ = begin + sequence.bytes;
+  if (sequence.valid) {
+    string_.append(text_, begin, sequence.bytes);
+    return true;
   }
-  return true;
+  if (at_ == text_.size()) return Fail("the text ends in a string");
+  ++at_;
+  return Fail("a string is not UTF-8");
 }
 
 }  // namespace apogee

@@ -63,7 +63,7 @@ class JsonReader {
   bool ReadString();
   bool ReadEscape();
   bool ReadHex(uint32_t& value);
-  bool ReadUtf8(unsigned char first);
+  bool ReadUtf8();
   bool Close(JsonHandler& handler, char bracket);
   void SkipSpace();
   bool Fail(const char* problem);
@@ -106,9 +106,6 @@ class ParseBudget {
 
 // Bytes that a node of std::map or std::set takes besides its value.
 inline constexpr size_t kMapNodeBytes = 32;
-
-// Whether the text is valid UTF-8, so that JSON can hold it unchanged.
-bool IsUtf8(const std::string& text);
 
 // The beginning of a text of any length, to quote in a message.
 std::string Shortened(const std::string& text);

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "apogee/core/text/json_reader.h"
+#include "apogee/core/text/utf8.h"
 
 namespace apogee {
 namespace {

@@ -82,11 +82,6 @@ class FlatTokens : public StoredTokens {
 
 }  // namespace
 
-void StoredTokens::CheckRange(int64_t first, int64_t length) const {
-  APOGEE_CHECK(first >= 0 && length >= 0 && first <= num_tokens() - length, "tokens [", first, ", ",
-               first, " + ", length, ") are outside of ", description());
-}
-
 absl::StatusOr<StoredTokensPtr> OpenLlmc(const std::string& path, const TokenFileOptions& options) {
   APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<RandomBytes> file, OpenBytes(path));
   APOGEE_ASSIGN_OR_RETURN(const LlmcHeader header, ReadLlmcHeader(*file));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// StoredTokens: what all token files have beyond TokenSource, for the tools.
+// StoredTokens: a token file as the tools see it: the stored ids and the file's own facts.
 //
 //   APOGEE_ASSIGN_OR_RETURN(StoredTokensPtr tokens, OpenStoredTokens({"a.bin", "b.bin"}, options));
 //   std::vector<int64_t> ids(100);
@@ -28,10 +28,6 @@ class StoredTokens : public TokenSource {
   // As Read, but the ids as they are in the file.
   virtual void ReadStored(int64_t first, std::span<int64_t> ids) const = 0;
   virtual std::vector<TokenFileFacts> Facts() const = 0;
-
- protected:
-  // Throws Error unless [first, first + length) is in the source.
-  void CheckRange(int64_t first, int64_t length) const;
 };
 using StoredTokensPtr = std::shared_ptr<const StoredTokens>;
 

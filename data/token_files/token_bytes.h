@@ -59,7 +59,7 @@ class TokenBytes {
   // The ids from `byte` on. `token`: the number of the first one, for messages. DataLoss if the
   // file ends before, OutOfRange for an id outside [0, limit), limit <= kIdLimit.
   absl::Status ReadIds(int64_t byte, std::span<int32_t> ids, int64_t limit, int64_t token) const;
-  // The same without any limit: what the file says.
+  // The stored values, without a limit.
   absl::Status ReadStored(int64_t byte, std::span<int64_t> ids) const;
 
  private:

@@ -54,6 +54,10 @@ class Tokenizer {
 
 using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 
+// Throws Error with both sizes if a model's vocabulary lacks ids of the tokenizer. A larger
+// vocabulary is padding.
+void CheckFits(const Tokenizer& tokenizer, int64_t model_vocab_size);
+
 }  // namespace apogee::data
 
 #endif  // APOGEE_DATA_TOKENIZER_TOKENIZER_H_

@@ -12,11 +12,6 @@
 namespace apogee::cpu {
 namespace {
 
-// Rows of the table: one for each token, of every sample if they differ.
-int64_t TableRows(const RotaryArgs& args) {
-  return args.positions == nullptr ? args.tokens : args.batch * args.tokens;
-}
-
 // Fills rows of the table, 2 * half elements each: cosines, then sines (negated for the inverse).
 template <typename C>
 void FillTable(const RotaryArgs& args, const double* turns_per_token, C* table, int64_t begin,
@@ -63,7 +58,7 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args) {
   using C = ComputeType<T>;
   const int64_t half = args.head_dim / 2;
   const Workspace frequencies(context, half * static_cast<int64_t>(sizeof(double)));
-  const int64_t rows = TableRows(args);
+  const int64_t rows = args.num_angles();
   const Workspace angles(context, rows * 2 * half * static_cast<int64_t>(sizeof(C)));
   double* turns_per_token = frequencies.data<double>();
   C* table = angles.data<C>();

@@ -22,11 +22,6 @@ struct Frequencies {
   double turns[kMost];
 };
 
-// Rows of the table: one for each token, of every sample if they differ.
-int64_t TableRows(const RotaryArgs& args) {
-  return args.positions == nullptr ? args.tokens : args.batch * args.tokens;
-}
-
 // Fills rows of the table, 2 * half elements each: cosines, then sines (negated for the inverse).
 // This call fills pairs [first, first + count).
 template <typename C>
@@ -42,7 +37,7 @@ void FillTable(const DeviceContext& context, const RotaryArgs& args, int64_t fir
   const int64_t first_position = args.first_position;
   const int64_t* const positions = args.positions;
   const double sign = args.inverse ? -1 : 1;
-  ForEach(context, TableRows(args) * count, [=] __device__(int64_t at) {
+  ForEach(context, args.num_angles() * count, [=] __device__(int64_t at) {
     const int64_t t = at / count, i = at % count;
     const double position = static_cast<double>(
         positions == nullptr ? first_position + t + (t >= jump_at ? jump : 0) : positions[t]);
@@ -111,7 +106,7 @@ template <typename T>
 void Rotary(const DeviceContext& context, const RotaryArgs& args) {
   using C = ComputeType<T>;
   const int64_t half = args.head_dim / 2;
-  const Workspace angles(context, TableRows(args) * 2 * half * static_cast<int64_t>(sizeof(C)));
+  const Workspace angles(context, args.num_angles() * 2 * half * static_cast<int64_t>(sizeof(C)));
   for (int64_t first = 0; first < half; first += Frequencies::kMost) {
     FillTable(context, args, first, std::min(Frequencies::kMost, half - first), angles.data<C>());
   }

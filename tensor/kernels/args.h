@@ -224,6 +224,9 @@ struct RotaryArgs {
   bool inverse;
   int64_t jump_at = 0, jump = 0;
   const int64_t* positions = nullptr;
+
+  // Different angles: one for each token, of every sample if they differ.
+  int64_t num_angles() const { return positions == nullptr ? tokens : batch * tokens; }
 };
 
 // y[i] = weight[ids[i] - first], or zeros for an id outside [first, first + vocab), whose row is in

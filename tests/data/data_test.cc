@@ -10,6 +10,7 @@
 #include "apogee/data/corpus_sources.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/text_corpus.h"
+#include "apogee/data/token_dataset.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "gmock/gmock-matchers.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/bpe/pre_tokenizer.h"
 #include "apogee/data/tokenizer/unicode/code_points.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 namespace unicode_test {

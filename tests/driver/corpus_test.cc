@@ -10,6 +10,12 @@
 #include <fstream>
 
 #include "apogee/data/token_files/token_file.h"
+#include "apogee/driver/text_run.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/optim/momentum/sgd.h"
+#include "apogee/plugins/single_rank.h"
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/files/temp_dir.h"
 #include "apogee/tests/support/says.h"
 
@@ -52,7 +58,8 @@ TEST_F(CorpusTest, BytesAreCutAtNineTenths) {
   const size_t cut = text_.size() * 9 / 10;
   EXPECT_EQ(Text(corpus, *corpus.train), text_.substr(0, cut));
   EXPECT_EQ(Text(corpus, *corpus.validation), text_.substr(cut));
-  EXPECT_EQ(corpus.validation_bytes, corpus.validation->num_tokens());
+  EXPECT_EQ(ValidationBytes(corpus, 32), 32);
+  EXPECT_STREQ(corpus.unit, "bytes");
   EXPECT_EQ(corpus.tokenizer->vocab_size(), 256);
   EXPECT_THAT(corpus.fingerprint, StartsWith(std::to_string(cut) + " bytes of text (crc "));
   EXPECT_EQ(corpus.tokenizer_json, "");
@@ -66,7 +73,9 @@ TEST_F(CorpusTest, ATrainedTokenizerGetsWholeLines) {
   const std::string validation = Text(corpus, *corpus.validation);
   EXPECT_EQ(train + validation, text_);
   EXPECT_EQ(train.back(), '\n');
-  EXPECT_EQ(corpus.validation_bytes, static_cast<int64_t>(validation.size()));
+  const int64_t num_tokens = corpus.validation->num_tokens();
+  EXPECT_EQ(ValidationBytes(corpus, num_tokens), static_cast<int64_t>(validation.size()));
+  EXPECT_STREQ(corpus.unit, "tokens");
   EXPECT_LT(corpus.train->num_tokens() * 3, static_cast<int64_t>(train.size()) * 2);
 
   // The file that the run leaves behind gives the same tokens.
@@ -92,7 +101,8 @@ TEST_F(CorpusTest, TokenFilesHaveTheirLastTenthForValidation) {
   const size_t cut = ids.size() * 9 / 10;
   EXPECT_EQ(All(*corpus.train), std::vector<int32_t>(ids.begin(), ids.begin() + cut));
   EXPECT_EQ(All(*corpus.validation), std::vector<int32_t>(ids.begin() + cut, ids.end()));
-  EXPECT_EQ(corpus.validation_bytes, static_cast<int64_t>(Text(corpus, *corpus.validation).size()));
+  EXPECT_EQ(ValidationBytes(corpus, corpus.validation->num_tokens()),
+            static_cast<int64_t>(Text(corpus, *corpus.validation).size()));
 
   EXPECT_THAT(Problem({.data = {file}}), HasSubstr("say with --tokenizer"));
   EXPECT_THAT(Problem({.data = {file, path_}, .tokenizer = json}), HasSubstr("give one kind"));
@@ -107,6 +117,36 @@ TEST_F(CorpusTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT([&] { both.Settle(); }, Says(HasSubstr("leave --tokenizer out")));
   const DataFlags tokens{.data = {"a.bin"}, .train_tokenizer = 300};
   EXPECT_THAT([&] { tokens.Settle(); }, Says(HasSubstr("needs text")));
+}
+
+// A model that was made for another tokenizer.
+TEST_F(CorpusTest, AModelWithFewerIdsIsRefused) {
+  RunFlags flags;
+  flags.data = {path_};
+  flags.block = 16;
+  flags.batch = 4;
+  flags.steps = 1;
+  const Corpus corpus = ValueOrThrow(LoadCorpus(flags));
+  const auto start = [&](int64_t vocab_size) {
+    const comm::World world(0, 1, CpuContext(), nullptr);
+    nn::Gpt2 model(
+        {.vocab_size = vocab_size, .n_positions = 16, .n_embd = 8, .n_layer = 1, .n_head = 1});
+    model.Initialize(world.context(), {.seed = 1});
+    optim::Sgd optimizer(model.Parameters(), {});
+    optim::LrScheduler scheduler(optimizer, ValueOrThrow(optim::MakeLrSchedule("constant", {})));
+    SingleRankPlugin plugin(TrainingOptions{});
+    Booster booster(plugin);
+    const ProcessMemory memory;
+    TextRun run({world, corpus, memory}, flags, booster, plugin);
+    const Boosted boosted = booster.boost(
+        model, optimizer, {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
+    return run.Start(boosted, scheduler, {"GPT-2", model.num_parameters()});
+  };
+  EXPECT_THAT(
+      [&] { start(255); },
+      Says(HasSubstr("(bytes, 256 tokens) has ids up to 255, but the model's vocabulary has "
+                     "255")));
+  EXPECT_TRUE(start(256));
 }
 
 }  // namespace corpus_test

@@ -4,6 +4,8 @@
 #ifndef APOGEE_TOOLS_DATA_COMMANDS_H_
 #define APOGEE_TOOLS_DATA_COMMANDS_H_
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +29,7 @@ struct TokenFileFlags {
   std::vector<std::string> paths;
   std::string format;     // empty: recognised
   std::string tokenizer;  // empty: none
-  int64_t end_of_text = -1;
-  bool has_end_of_text = false;
+  std::optional<int64_t> end_of_text;
 };
 void AddTokenFileFlags(CLI::App& command, TokenFileFlags& flags);
 // Null without --tokenizer.
@@ -39,8 +40,11 @@ absl::StatusOr<data::StoredTokensPtr> OpenTokens(const TokenFileFlags& flags,
 // Prints "apogee data WHAT: ..." on stderr. Returns 1 for a file that is damaged or has a wrong id,
 // else 2.
 int ReportDataError(const char* what, const absl::Status& status);
+// Lets `run` be the command's work, and sets the exit code: 0, or that of ReportDataError. Reading
+// tokens throws Error where a file has become shorter, which is a damaged file.
+void OnTokenFiles(CLI::App& command, int& exit_code, std::function<absl::Status()> run);
 
-// What one pass over all tokens finds. Throws Error if a file cannot be read.
+// Found by one pass over all tokens. Throws Error if a file cannot be read.
 struct TokenSurvey {
   int64_t largest = -1, smallest = 0;
   int64_t num_documents = 0;

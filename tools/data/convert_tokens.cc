@@ -103,12 +103,7 @@ void AddConvertTokensCommand(CLI::App& data, int& exit_code) {
   command->footer(
       "Exit status: 0 done, 1 a file is damaged or an id does not fit, 2 wrong use or another "
       "error");
-  command->callback([flags, command, &exit_code] {
-    flags->files.has_end_of_text = command->count("--end-of-text") > 0;
-    const auto done = ErrorToStatus([&] { return Convert(*flags); });
-    const absl::Status status = done.ok() ? *done : DataLoss(Message(done.status()));
-    exit_code = status.ok() ? 0 : ReportDataError("convert", status);
-  });
+  OnTokenFiles(*command, exit_code, [flags] { return Convert(*flags); });
 }
 
 }  // namespace apogee::tools

@@ -17,21 +17,24 @@ struct InspectFlags {
 };
 
 // "first      1 2 3", and the text of these tokens.
-void PrintFirst(const data::StoredTokens& tokens, const data::Tokenizer* tokenizer, int64_t count) {
+absl::Status PrintFirst(const data::StoredTokens& tokens, const data::Tokenizer* tokenizer,
+                        int64_t count) {
   std::vector<int64_t> ids(static_cast<size_t>(std::min(count, tokens.num_tokens())));
   tokens.ReadStored(0, ids);
   std::cout << "first ids   ";
   for (const int64_t id : ids) std::cout << " " << id;
   std::cout << "\n";
-  if (tokenizer == nullptr) return;
+  if (tokenizer == nullptr) return absl::OkStatus();
   std::vector<int32_t> known;
   for (const int64_t id : ids) {
-    APOGEE_CHECK(id >= 0 && id < tokenizer->vocab_size(), "id ", id,
-                 " is not in the vocabulary of ", tokenizer->description(),
-                 ": this is not the tokenizer of the file");
+    if (id < 0 || id >= tokenizer->vocab_size()) {
+      return InvalidArgument("id ", id, " is not in the vocabulary of ", tokenizer->description(),
+                             ": this is not the tokenizer of the file");
+    }
     known.push_back(static_cast<int32_t>(id));
   }
   std::cout << "as text      " << Printable(tokenizer->Decode(known)) << "\n";
+  return absl::OkStatus();
 }
 
 absl::Status Inspect(const InspectFlags& flags) {
@@ -50,8 +53,7 @@ absl::Status Inspect(const InspectFlags& flags) {
             << "\n";
   if (survey.largest >= 0) std::cout << "largest id   " << survey.largest << "\n";
   if (survey.smallest < 0) std::cout << "smallest id  " << survey.smallest << "\n";
-  PrintFirst(*tokens, tokenizer.get(), flags.num_first);
-  return absl::OkStatus();
+  return PrintFirst(*tokens, tokenizer.get(), flags.num_first);
 }
 
 }  // namespace
@@ -65,12 +67,7 @@ void AddInspectTokensCommand(CLI::App& data, int& exit_code) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
   command->footer("Exit status: 0 done, 1 a file is damaged, 2 wrong use or another error");
-  command->callback([flags, command, &exit_code] {
-    flags->files.has_end_of_text = command->count("--end-of-text") > 0;
-    const auto done = ErrorToStatus([&] { return Inspect(*flags); });
-    const absl::Status status = done.ok() ? *done : done.status();
-    exit_code = status.ok() ? 0 : ReportDataError("inspect", status);
-  });
+  OnTokenFiles(*command, exit_code, [flags] { return Inspect(*flags); });
 }
 
 }  // namespace apogee::tools

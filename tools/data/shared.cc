@@ -35,7 +35,7 @@ absl::StatusOr<data::StoredTokensPtr> OpenTokens(const TokenFileFlags& flags,
   if (!flags.format.empty()) {
     APOGEE_ASSIGN_OR_RETURN(options.format, data::ParseTokenFormat(flags.format));
   }
-  if (flags.has_end_of_text) {
+  if (flags.end_of_text.has_value()) {
     options.end_of_text = flags.end_of_text;
   } else if (tokenizer != nullptr) {
     options.end_of_text = tokenizer->end_of_text().value_or(-1);
@@ -46,6 +46,14 @@ absl::StatusOr<data::StoredTokensPtr> OpenTokens(const TokenFileFlags& flags,
 int ReportDataError(const char* what, const absl::Status& status) {
   std::cerr << "apogee data " << what << ": " << Printable(Message(status)) << "\n";
   return absl::IsDataLoss(status) || absl::IsOutOfRange(status) ? 1 : 2;
+}
+
+void OnTokenFiles(CLI::App& command, int& exit_code, std::function<absl::Status()> run) {
+  command.callback([name = command.get_name(), run = std::move(run), &exit_code] {
+    const auto done = ErrorToStatus(run);
+    const absl::Status status = done.ok() ? *done : DataLoss(Message(done.status()));
+    exit_code = status.ok() ? 0 : ReportDataError(name.c_str(), status);
+  });
 }
 
 TokenSurvey SurveyTokens(const data::StoredTokens& tokens) {

@@ -8,11 +8,11 @@
 #include <numeric>
 #include <sstream>
 
+#include "apogee/core/process/ordered_workers.h"
 #include "apogee/data/token_files/output_file.h"
 #include "apogee/data/token_files/resumable_writer.h"
 #include "apogee/data/token_files/stored_tokens.h"
 #include "apogee/tools/data/journal.h"
-#include "apogee/tools/data/ordered_workers.h"
 
 namespace apogee::tools {
 namespace {
@@ -37,8 +37,8 @@ class TokenizeRun {
         report_(report),
         input_(options.inputs, tokenizer, options.input) {}
 
-  absl::StatusOr<TokenizeProgress> Do(const std::string& tokenizer_facts) {
-    APOGEE_ASSIGN_OR_RETURN(const std::string facts, Facts(tokenizer_facts));
+  absl::StatusOr<TokenizeProgress> Do(const std::string& tokenizer_path) {
+    APOGEE_ASSIGN_OR_RETURN(const std::string facts, Facts(tokenizer_path));
     const Journal journal(options_.output, facts);
     APOGEE_ASSIGN_OR_RETURN(std::optional<JournalEntry> last, journal.Read());
     APOGEE_ASSIGN_OR_RETURN(const bool has_begun, HasBegun());
@@ -78,11 +78,18 @@ class TokenizeRun {
     int64_t bytes = 0;
   };
 
-  absl::StatusOr<std::string> Facts(const std::string& tokenizer_facts) {
+  absl::StatusOr<std::string> Facts(const std::string& tokenizer_path) {
     std::ostringstream facts;
     facts << Name(options_.format) << "|" << options_.encode.field << "|"
           << options_.encode.end_of_text.value_or(-1) << "|" << options_.encode.skip_empty << "|"
-          << options_.input.piece_bytes << "|" << tokenizer_facts;
+          << options_.input.piece_bytes << "|" << tokenizer_.description() << " ";
+    int64_t tokenizer_bytes = 0;
+    if (tokenizer_path == "byte") {
+      facts << tokenizer_path;
+    } else {
+      APOGEE_ASSIGN_OR_RETURN(const std::string file, FactsOf(tokenizer_path, tokenizer_bytes));
+      facts << file;
+    }
     for (const InputFile& input : options_.inputs) {
       APOGEE_ASSIGN_OR_RETURN(const std::string file, FactsOf(input.path, bytes_.emplace_back()));
       facts << "|" << static_cast<int>(input.kind) << " " << file;
@@ -104,7 +111,7 @@ class TokenizeRun {
   absl::Status Pieces(const Journal& journal) {
     // In flight: enough to keep the threads busy. A huge piece goes alone.
     const int64_t budget = 2 * (options_.num_threads + 1) * options_.input.piece_bytes;
-    OrderedWorkers<Encoded> workers(options_.num_threads);
+    OrderedWorkers<Encoded> workers(options_.num_threads == 1 ? 0 : options_.num_threads);
     int64_t in_flight = 0;
     const auto take = [&]() -> absl::Status {
       Encoded encoded = workers.Take();
@@ -164,9 +171,9 @@ class TokenizeRun {
 }  // namespace
 
 absl::StatusOr<TokenizeProgress> Tokenize(
-    const data::Tokenizer& tokenizer, const std::string& tokenizer_facts,
+    const data::Tokenizer& tokenizer, const std::string& tokenizer_path,
     const TokenizeOptions& options, const std::function<void(const TokenizeProgress&)>& report) {
-  return TokenizeRun(tokenizer, options, report).Do(tokenizer_facts);
+  return TokenizeRun(tokenizer, options, report).Do(tokenizer_path);
 }
 
 }  // namespace apogee::tools

@@ -29,11 +29,11 @@ struct TokenizeProgress {
   bool resumed = false;
 };
 
-// `tokenizer_facts`: what tells this tokenizer from another, in one line. `report` is called from
-// time to time and at the end. Whatever fails, nothing is left of the output; only a process that
-// is killed leaves what the next one continues.
+// `tokenizer_path`: the file of the tokenizer, by which the next run knows it again, or "byte".
+// `report` is called from time to time and at the end. Whatever fails, nothing is left of the
+// output. Only a process that is killed leaves a part, which the next one continues.
 absl::StatusOr<TokenizeProgress> Tokenize(
-    const data::Tokenizer& tokenizer, const std::string& tokenizer_facts,
+    const data::Tokenizer& tokenizer, const std::string& tokenizer_path,
     const TokenizeOptions& options, const std::function<void(const TokenizeProgress&)>& report);
 
 }  // namespace apogee::tools

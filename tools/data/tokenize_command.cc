@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -81,14 +80,6 @@ absl::StatusOr<std::optional<int32_t>> EndOfTextOf(const data::Tokenizer& tokeni
                          "or --format megatron");
 }
 
-// What tells this tokenizer from another one.
-std::string FactsOf(const data::Tokenizer& tokenizer, const std::string& path) {
-  struct stat info {};
-  stat(path.c_str(), &info);  // of "byte" there is no file
-  return internal::Concat(path, " ", tokenizer.description(), " ", info.st_size, " ",
-                          info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
-}
-
 absl::Status Run(TokenizeFlags& flags) {
   TokenizeOptions& options = flags.options;
   APOGEE_ASSIGN_OR_RETURN(options.format, data::ParseTokenFormat(flags.format));
@@ -103,7 +94,7 @@ absl::Status Run(TokenizeFlags& flags) {
   options.journal_bytes = flags.journal_mib << 20;
   ProgressLine line;
   APOGEE_ASSIGN_OR_RETURN(const TokenizeProgress done,
-                          Tokenize(*tokenizer, FactsOf(*tokenizer, flags.tokenizer), options,
+                          Tokenize(*tokenizer, flags.tokenizer, options,
                                    [&](const TokenizeProgress& progress) { line.Show(progress); }));
   line.End(done);
   std::cout << options.output << ": " << flags.format << ", " << FormatThousands(done.num_tokens)

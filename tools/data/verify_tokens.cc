@@ -21,9 +21,11 @@ absl::Status Verify(const VerifyFlags& flags) {
                           OpenTokens(flags.files, tokenizer.get()));
   int64_t vocab_size = flags.vocab_size;
   if (vocab_size == 0) vocab_size = tokenizer == nullptr ? data::kIdLimit : tokenizer->vocab_size();
-  APOGEE_RETURN_IF_ERROR(data::CheckTokenIds(*tokens, vocab_size));
   if (tokens->num_tokens() == 0) return DataLoss(tokens->description(), ": there is no document");
   const TokenSurvey survey = SurveyTokens(*tokens);
+  if (survey.smallest < 0 || survey.largest >= vocab_size) {
+    return data::CheckTokenIds(*tokens, vocab_size);  // says where
+  }
   std::cout << FileLines(*tokens) << "sound: " << FormatThousands(tokens->num_tokens())
             << " tokens, " << FormatThousands(survey.num_documents) << " documents, largest id "
             << survey.largest << "\n";
@@ -41,13 +43,7 @@ void AddVerifyTokensCommand(CLI::App& data, int& exit_code) {
                    "Ids must be below it; default: the tokenizer's, else what an int32 holds")
       ->check(CLI::Range(int64_t{1}, data::kIdLimit));
   command->footer("Exit status: 0 sound, 1 a check failed, 2 wrong use or another error");
-  command->callback([flags, command, &exit_code] {
-    flags->files.has_end_of_text = command->count("--end-of-text") > 0;
-    const auto done = ErrorToStatus([&] { return Verify(*flags); });
-    // What a read throws is a file that has become shorter.
-    const absl::Status status = done.ok() ? *done : DataLoss(Message(done.status()));
-    exit_code = status.ok() ? 0 : ReportDataError("verify", status);
-  });
+  OnTokenFiles(*command, exit_code, [flags] { return Verify(*flags); });
 }
 
 }  // namespace apogee::tools

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/unicode/code_points.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 namespace {

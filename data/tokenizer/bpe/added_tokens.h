@@ -54,9 +54,6 @@ class AddedTokens {
   };
   std::optional<Match> Next(std::string_view text, Search& search) const;
 
-  bool empty() const { return tokens_.empty(); }
-  const std::vector<AddedToken>& tokens() const { return tokens_; }
-
  private:
   // The longest token that stands at `at`, or nullptr.
   const AddedToken* LongestAt(std::string_view text, size_t at) const;

@@ -8,10 +8,10 @@
 
 #include "apogee/core/error.h"
 #include "apogee/core/text/text.h"
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/bpe/byte_alphabet.h"
 #include "apogee/data/tokenizer/bpe/merge.h"
 #include "apogee/data/tokenizer/bpe/piece_cache.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 namespace {
@@ -75,7 +75,12 @@ BpeTokenizer::BpeTokenizer(BpeParts parts)
   // A token may be longer than the part of a piece.
   if (parts_.rule == PieceRule::kWhole && parts_.ignore_merges) can_cut_ = false;
   FindSymbols();
-  if (parts_.rule == PieceRule::kWhole) FindJoins();
+  if (parts_.rule != PieceRule::kWhole) return;
+  FindJoins();
+  const std::string_view space = Normalize(parts_.normalizer, " ", copy, /*skip_prepend=*/true);
+  size_t at = 0;
+  if (!space.empty()) space_ = SymbolsAt(space, at).first;
+  if (space_ == kNone) can_cut_ = false;
 }
 
 BpeTokenizer::~BpeTokenizer() = default;
@@ -166,15 +171,10 @@ size_t BpeTokenizer::CutBefore(std::string_view text) const {
     const size_t before = ByteAt(text, cut - 1);
     if (text[cut] != ' ' || before <= ' ' || before >= 0x7F || rstrip_after_[before]) continue;
     if (parts_.rule != PieceRule::kWhole) return cut;
-    std::array<std::string, 2> copy;
     size_t at = 0;
     const int32_t left = SymbolsAt(text.substr(cut - 1, 1), at).last;
-    at = 0;
-    const std::string_view space = Normalize(parts_.normalizer, " ", copy, /*skip_prepend=*/true);
-    if (space.empty()) return 0;
-    const int32_t right = SymbolsAt(space, at).first;
-    if (left != kNone && right != kNone && !(left == parts_.unknown && right == left) &&
-        joins_.Find(left, right).rank == MergeTable::kNone) {
+    if (left != kNone && !(left == parts_.unknown && space_ == left) &&
+        joins_.Find(left, space_).rank == MergeTable::kNone) {
       return cut;
     }
   }
@@ -298,7 +298,7 @@ void BpeTokenizer::EncodePiece(std::string_view text, size_t begin, size_t end, 
   }
   const PieceCache::Key key(text.data() + begin, size, text.size() - begin);
   PieceCache::Entry& entry = scratch.cache.At(key);
-  if (entry.Holds(key)) {
+  if (entry.key == key) {
     ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
     return;
   }
@@ -364,7 +364,7 @@ std::optional<int32_t> BpeTokenizer::IdOf(std::string_view token) const {
   int32_t id = kNone;
   if (!parts_.byte_level) {
     id = parts_.tokens.Find(token);
-  } else if (ValidUtf8Bytes(token) == token.size()) {
+  } else if (IsUtf8(token)) {
     if (const auto bytes = BytesOfName(token)) id = parts_.tokens.Find(*bytes);
   }
   if (id == kNone) return std::nullopt;

@@ -5,8 +5,8 @@
 //   BpeParts parts = ...;                   // from a file
 //   BpeTokenizer tokenizer(std::move(parts));
 //
-// A text goes through these steps. Added tokens are cut out. What is between them is normalised,
-// then divided into pieces, and the pairs of each piece are merged.
+// A text goes through these steps. Added tokens are cut out. The text between them is normalised
+// and divided into pieces, and the pairs of each piece are merged.
 //
 // The memory of a call beyond the ids is bounded for any length of the text, because it is encoded
 // in parts of 256 KiB. Only a part that has no place to cut is longer: one without a space.
@@ -101,6 +101,7 @@ class BpeTokenizer : public Tokenizer {
   std::array<int32_t, 256> fallback_;
   // The pairs of adjacent symbols that are within some token. Nothing merges across other pairs.
   MergeTable joins_;
+  int32_t space_ = TokenTable::kNone;  // the first symbol of a space, for PieceRule::kWhole
   bool can_cut_ = true, prepends_ = false;
   std::array<bool, 256> rstrip_after_{};  // last bytes of tokens with rstrip
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "apogee/data/tokenizer/unicode/utf8.h"
+#include "apogee/core/text/utf8.h"
 
 namespace apogee::data {
 namespace {

@@ -5,7 +5,7 @@
 //
 //   const PieceCache::Key key(piece.data(), piece.size(), readable_bytes);
 //   PieceCache::Entry& entry = cache.At(key);
-//   if (entry.Holds(key)) Append(entry.ids, entry.count);
+//   if (entry.key == key) Append(entry.ids, entry.count);
 #ifndef APOGEE_DATA_TOKENIZER_BPE_PIECE_CACHE_H_
 #define APOGEE_DATA_TOKENIZER_BPE_PIECE_CACHE_H_
 
@@ -50,8 +50,6 @@ class PieceCache {
   };
 
   struct Entry {
-    bool Holds(const Key& other) const { return key == other; }
-
     Key key;
     uint32_t count = 0;
     std::array<int32_t, kMaxIds> ids{};

@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/unicode/code_points.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 
@@ -37,7 +37,6 @@ class PreTokenizer {
   // A rule other than kWhole needs CodePointClasses::Get().
   explicit PreTokenizer(PieceRule rule) : rule_(rule), classes_(CodePointClasses::Get()) {}
 
-  PieceRule rule() const { return rule_; }
   // The end of the piece that begins at `at` < text.size().
   size_t PieceEnd(std::string_view text, size_t at) const {
     switch (rule_) {

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <utility>
 
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/unicode/code_points.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 namespace {
@@ -36,7 +36,7 @@ std::vector<std::string> DecodeFallback(const std::vector<std::string>& texts) {
   std::string bytes;
   const auto flush = [&] {
     if (bytes.empty()) return;
-    if (ValidUtf8Bytes(bytes) == bytes.size()) {
+    if (IsUtf8(bytes)) {
       decoded.push_back(bytes);
     } else {
       decoded.insert(decoded.end(), bytes.size(), kReplacement);

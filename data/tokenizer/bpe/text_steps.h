@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The steps that a tokenizer.json lists around its model: what is done to a text before it is
-// divided (normalizer), and how the tokens' texts become a text again (decoder).
+// The steps that a tokenizer.json lists around its model: the normalizer changes a text before it
+// is divided, and the decoder makes a text of the tokens' texts.
 //
 //   text = Normalize({{NormalizerKind::kNfc}}, text, scratch);
 //   std::string text = DecodeTexts({{.kind = DecoderKind::kFuse}}, {"In", " the"});

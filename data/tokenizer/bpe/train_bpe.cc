@@ -8,10 +8,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "apogee/core/text/text.h"
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/bpe/byte_alphabet.h"
 #include "apogee/data/tokenizer/bpe/pair_counts.h"
 #include "apogee/data/tokenizer/bpe/pre_tokenizer.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 namespace {
@@ -25,15 +26,6 @@ std::optional<PieceRule> RuleOfName(const std::string& name) {
   return std::nullopt;
 }
 
-std::string JsonText(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') json += '\\';
-    json += c;
-  }
-  return json += '"';
-}
-
 std::string PreTokenizerJson(PieceRule rule) {
   const bool is_gpt2 = rule == PieceRule::kGpt2;
   const std::string byte_level =
@@ -41,7 +33,7 @@ std::string PreTokenizerJson(PieceRule rule) {
       "\"use_regex\": " + (is_gpt2 ? "true}" : "false}");
   if (is_gpt2) return byte_level;
   return R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": )" +
-         JsonText(PatternOf(rule)) + R"(}, "behavior": "Isolated", "invert": false}, )" +
+         JsonQuoted(PatternOf(rule)) + R"(}, "behavior": "Isolated", "invert": false}, )" +
          byte_level + "]}";
 }
 
@@ -57,7 +49,7 @@ std::string TokenizerJsonText(const Model& model, const TrainBpeOptions& options
   size_t id = model.names.size();
   for (const std::string& name : options.special_tokens) {
     json += id == model.names.size() ? "\n" : ",\n";
-    json += "    {\"id\": " + std::to_string(id++) + ", \"content\": " + JsonText(name) +
+    json += "    {\"id\": " + std::to_string(id++) + ", \"content\": " + JsonQuoted(name) +
             ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
             "\"normalized\": false, \"special\": true}";
   }
@@ -70,13 +62,13 @@ std::string TokenizerJsonText(const Model& model, const TrainBpeOptions& options
   json += "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": {";
   for (size_t i = 0; i < model.names.size(); ++i) {
     json += i == 0 ? "\n" : ",\n";
-    json += "      " + JsonText(model.names[i]) + ": " + std::to_string(i);
+    json += "      " + JsonQuoted(model.names[i]) + ": " + std::to_string(i);
   }
   json += "\n    },\n    \"merges\": [";
   for (size_t i = 0; i < model.merges.size(); ++i) {
     json += i == 0 ? "\n" : ",\n";
-    json += "      [" + JsonText(model.names[static_cast<size_t>(model.merges[i][0])]) + ", " +
-            JsonText(model.names[static_cast<size_t>(model.merges[i][1])]) + "]";
+    json += "      [" + JsonQuoted(model.names[static_cast<size_t>(model.merges[i][0])]) + ", " +
+            JsonQuoted(model.names[static_cast<size_t>(model.merges[i][1])]) + "]";
   }
   return json + "\n    ]\n  }\n}\n";
 }
@@ -95,8 +87,7 @@ absl::Status Check(const TrainBpeOptions& options) {
     const bool has_control = std::ranges::any_of(
         name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
     // A shorter name could be the text of a merged token.
-    if (name.size() < 3 || has_control || ValidUtf8Bytes(name) != name.size() ||
-        !names.insert(name).second) {
+    if (name.size() < 3 || has_control || !IsUtf8(name) || !names.insert(name).second) {
       return InvalidArgument("a special token is ", name,
                              "; expected different names of at least 3 characters, in UTF-8, "
                              "without control characters");
@@ -114,9 +105,8 @@ absl::StatusOr<TrainedBpe> TrainBpe(std::string_view text, const TrainBpeOptions
   }
   APOGEE_RETURN_IF_ERROR(Check(options));
   if (CodePointClasses::Get() == nullptr) {
-    return InvalidArgument(
-        "training divides the text by kinds of characters, and this build of Apogee has no "
-        "libutf8proc; install libutf8proc-dev and build again");
+    return InvalidArgument("training divides the text by kinds of characters, and ",
+                           kNeedsUtf8proc);
   }
 
   std::string copy;

@@ -2,6 +2,8 @@
 
 #include "apogee/data/tokenizer/formats/tiktoken.h"
 
+#include <absl/strings/escaping.h>
+
 #include <algorithm>
 #include <charconv>
 #include <set>
@@ -9,8 +11,8 @@
 #include <vector>
 
 #include "apogee/core/text/json_reader.h"
+#include "apogee/core/text/utf8.h"
 #include "apogee/data/tokenizer/bpe/bpe_tokenizer.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
 
 namespace apogee::data {
 namespace {
@@ -25,27 +27,13 @@ struct Rank {
   int64_t rank;
 };
 
-int Sextet(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 // RFC 4648 with padding. Empty if it is not that, or of no byte.
 std::string FromBase64(std::string_view text) {
-  if (text.empty() || text.size() % 4 != 0) return "";
-  size_t padding = 0;
-  while (padding < 2 && text[text.size() - 1 - padding] == '=') ++padding;
   std::string bytes;
-  uint32_t bits = 0;
-  for (size_t i = 0; i < text.size() - padding; ++i) {
-    const int sextet = Sextet(text[i]);
-    if (sextet < 0) return "";
-    bits = bits << 6 | static_cast<uint32_t>(sextet);
-    if (i % 4 != 0) bytes += static_cast<char>(bits >> (6 - 2 * (i % 4)));
-  }
-  return bytes;
+  // Abseil also takes white space and no padding.
+  const bool is_same = absl::Base64Unescape(absl::string_view(text.data(), text.size()), &bytes) &&
+                       absl::Base64Escape(bytes) == text;
+  return is_same ? bytes : "";
 }
 
 // Empty if the line is none of ranks.
@@ -125,7 +113,7 @@ absl::Status PlaceTokens(const std::vector<Rank>& ranks, const std::vector<std::
   }
   std::set<std::string> names;
   for (const std::string& name : special) {
-    if (name.empty() || ValidUtf8Bytes(name) != name.size() || !names.insert(name).second) {
+    if (name.empty() || !IsUtf8(name) || !names.insert(name).second) {
       return InvalidArgument("a special token is empty, no UTF-8 or there twice: ",
                              Shortened(name));
     }
@@ -179,9 +167,8 @@ absl::StatusOr<TokenizerPtr> Build(std::string_view text, const TiktokenOptions&
   }
   parts.rule = *rule;
   if (CodePointClasses::Get() == nullptr) {
-    return InvalidArgument(
-        "the pattern divides a text by kinds of characters, and this build of Apogee has no "
-        "libutf8proc; install libutf8proc-dev and build again");
+    return InvalidArgument("the pattern divides a text by kinds of characters, and ",
+                           kNeedsUtf8proc);
   }
   parts.kind = "tiktoken";
   parts.ignore_merges = true;

@@ -228,8 +228,7 @@ absl::StatusOr<TokenizerPtr> Build(const TokenizerJson& json) {
   APOGEE_RETURN_IF_ERROR(ReadPostProcessor(post_processor, "post_processor", parts));
   APOGEE_ASSIGN_OR_RETURN(parts.added, ReadAddedTokens(added));
   if (const char* why = NeedsUnicode(parts)) {
-    return InvalidArgument(why, ", and this build of Apogee has no libutf8proc; install ",
-                           "libutf8proc-dev and build again");
+    return InvalidArgument(why, ", and ", kNeedsUtf8proc);
   }
   APOGEE_RETURN_IF_ERROR(ReadModel(model, json, parts));
   APOGEE_RETURN_IF_ERROR(PlaceAddedTokens(json, parts));

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "apogee/core/error.h"
-#include "apogee/data/tokenizer/unicode/utf8.h"
+#include "apogee/core/text/utf8.h"
 
 #if APOGEE_HAS_UTF8PROC
 #include <utf8proc.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// CodePointClasses: what Unicode says of each code point, as far as tokenizers ask. The facts are
-// from libutf8proc. A build without it has none, and refuses the tokenizers that need them.
+// CodePointClasses: the classes of each code point that tokenizers ask for, by Unicode. The facts
+// are from libutf8proc. A build without it has none, and refuses the tokenizers that need them.
 //
 //   const CodePointClasses* classes = CodePointClasses::Get();     // nullptr without libutf8proc
 //   if (classes->Of(code) & CodePointClasses::kLetter) ...
@@ -16,6 +16,10 @@
 #include <vector>
 
 namespace apogee::data {
+
+// Ends the message of an error where CodePointClasses::Get() is nullptr.
+inline constexpr char kNeedsUtf8proc[] =
+    "this build of Apogee has no libutf8proc; install libutf8proc-dev and build again";
 
 class CodePointClasses {
  public:

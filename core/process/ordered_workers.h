@@ -6,38 +6,39 @@
 //   workers.Add([item] { return Work(item); });
 //   Result first = workers.Take();            // waits; rethrows what the work threw
 //
-// With one thread, Add works at once on the caller's thread.
-#ifndef APOGEE_TOOLS_DATA_ORDERED_WORKERS_H_
-#define APOGEE_TOOLS_DATA_ORDERED_WORKERS_H_
+// Without threads, Add works at once on the caller's thread. One thread adds and takes.
+#ifndef APOGEE_CORE_PROCESS_ORDERED_WORKERS_H_
+#define APOGEE_CORE_PROCESS_ORDERED_WORKERS_H_
 
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <future>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-namespace apogee::tools {
+#include "apogee/core/error.h"
+
+namespace apogee {
 
 template <typename Result>
 class OrderedWorkers {
  public:
+  // Throws Error if a thread cannot be started.
   explicit OrderedWorkers(int num_threads) {
-    for (int i = 0; num_threads > 1 && i < num_threads; ++i) {
-      threads_.emplace_back([this] { Run(); });
+    try {
+      for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
+    } catch (const std::system_error& error) {
+      const size_t started = threads_.size();
+      Stop();
+      Throw("thread ", started + 1, " of ", num_threads, " could not be started: ", error.what(),
+            "; use fewer threads");
     }
   }
-  ~OrderedWorkers() {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-      waiting_.clear();
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  // Waits for the work that has begun.
+  ~OrderedWorkers() { Stop(); }
   OrderedWorkers(const OrderedWorkers&) = delete;
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;
 
@@ -63,6 +64,15 @@ class OrderedWorkers {
   }
 
  private:
+  void Stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+      waiting_.clear();
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
   void Run() {
     for (;;) {
       std::packaged_task<Result()> task;
@@ -85,6 +95,6 @@ class OrderedWorkers {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace apogee::tools
+}  // namespace apogee
 
-#endif  // APOGEE_TOOLS_DATA_ORDERED_WORKERS_H_
+#endif  // APOGEE_CORE_PROCESS_ORDERED_WORKERS_H_

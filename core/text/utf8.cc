@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/data/tokenizer/unicode/utf8.h"
+#include "apogee/core/text/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
-namespace apogee::data {
-namespace {
+namespace apogee {
 
-struct Sequence {
-  size_t bytes;  // of the sequence or, if it is ill-formed, of its maximal subpart
-  bool valid;
-};
-
-// The sequence that begins at `at`. Table 3-7 of the Unicode Standard: the second byte of some
-// leads has a narrower range, so that there are no overlong forms and no surrogates.
-Sequence SequenceAt(std::string_view text, size_t at) {
+// Table 3-7 of the Unicode Standard: the second byte of some leads has a narrower range, so that
+// there are no overlong forms and no surrogates.
+Utf8Sequence Utf8SequenceAt(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(at);
   if (lead < 0x80) return {1, true};
-  if (lead < 0xC2 || lead > 0xF4) return {1, false};
+  if (lead < 0xC2 || lead > 0xF4) return {0, false};
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   unsigned char low = 0x80, high = 0xBF;
   if (lead == 0xE0) low = 0xA0;
@@ -33,8 +28,6 @@ Sequence SequenceAt(std::string_view text, size_t at) {
   return {length, true};
 }
 
-}  // namespace
-
 size_t ValidUtf8Bytes(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
@@ -45,7 +38,7 @@ size_t ValidUtf8Bytes(std::string_view text) {
       at += sizeof(word);
     }
     if (at == text.size()) break;
-    const Sequence sequence = SequenceAt(text, at);
+    const Utf8Sequence sequence = Utf8SequenceAt(text, at);
     if (!sequence.valid) return at;
     at += sequence.bytes;
   }
@@ -61,7 +54,7 @@ std::string_view ReadableUtf8(std::string_view text, std::string& copy) {
     copy.append(text, at, valid);
     at += valid;
     if (at == text.size()) return copy;
-    at += SequenceAt(text, at).bytes;
+    at += std::max<size_t>(1, Utf8SequenceAt(text, at).bytes);
     copy += "\xEF\xBF\xBD";
     valid = ValidUtf8Bytes(text.substr(at));
   }
@@ -86,4 +79,4 @@ void AppendUtf8(uint32_t code, std::string& to) {
   }
 }
 
-}  // namespace apogee::data
+}  // namespace apogee

@@ -5,18 +5,27 @@
 //   std::string copy;
 //   text = ReadableUtf8(text, copy);               // bytes that are no UTF-8 became U+FFFD
 //   while (at < text.size()) code = ReadCodePoint(text, at);
-#ifndef APOGEE_DATA_TOKENIZER_UNICODE_UTF8_H_
-#define APOGEE_DATA_TOKENIZER_UNICODE_UTF8_H_
+#ifndef APOGEE_CORE_TEXT_UTF8_H_
+#define APOGEE_CORE_TEXT_UTF8_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-namespace apogee::data {
+namespace apogee {
+
+// A character, or a part of one that is cut short or goes on wrongly.
+struct Utf8Sequence {
+  size_t bytes;  // of a valid one all; else those before the first byte that does not fit
+  bool valid;
+};
+// The sequence that begins at `at` < text.size().
+Utf8Sequence Utf8SequenceAt(std::string_view text, size_t at);
 
 // The length of the longest prefix that is valid UTF-8.
 size_t ValidUtf8Bytes(std::string_view text);
+inline bool IsUtf8(std::string_view text) { return ValidUtf8Bytes(text) == text.size(); }
 
 // `text` if it is valid UTF-8. Otherwise fills `copy`, in which each maximal subpart of an
 // ill-formed sequence is one U+FFFD (Unicode 3.9, as Python and Rust do), and returns it.
@@ -56,6 +65,6 @@ inline size_t PreviousCodePoint(std::string_view text, size_t at) {
   return at;
 }
 
-}  // namespace apogee::data
+}  // namespace apogee
 
-#endif  // APOGEE_DATA_TOKENIZER_UNICODE_UTF8_H_
+#endif  // APOGEE_CORE_TEXT_UTF8_H_
