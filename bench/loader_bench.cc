@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How many tokens per second one loader thread fills, from tokens in memory: 16 million of them, in
-// documents of 1 to 2,000. Prints one line per dataset, medians of the rounds:
+// How many tokens per second one loader thread fills: 16 million tokens in documents of 1 to 2,000,
+// from memory, and from a Megatron pair in the page cache. Prints one line per dataset, medians of
+// the rounds:
 //
-//   loader_bench [block] [batch] [rounds]      # 1024 16 9
+//   loader_bench [block] [batch] [rounds] [folder for the pair]      # 1024 16 9 /tmp
 //
 //   filled    million tokens per second of processor time of the thread that fills
 //   delivered million tokens per second that a loop gets which does nothing, with one thread
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "apogee/core/rng.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/mixture.h"
 #include "apogee/data/token_dataset.h"
+#include "apogee/data/token_files/token_file.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::data {
@@ -37,6 +43,26 @@ TokenSourcePtr Tokens() {
     at += 1 + Philox(MakeKey(1, "lengths"), static_cast<uint64_t>(d))[0] % 2000;
   }
   return std::make_shared<MemoryTokenSource>(std::move(tokens), std::move(begins));
+}
+
+// The same tokens as a Megatron pair, which is removed again while it stays open.
+TokenSourcePtr FileOf(const TokenSource& tokens, const std::string& folder) {
+  const std::string stem = folder + "/apogee_loader_bench_" + std::to_string(getpid());
+  const auto file = ValueOrThrow(TokenFileWriter::Create(
+      stem + ".bin", {.format = TokenFormat::kMegatron, .vocab_size = 50257}));
+  std::vector<int64_t> ends = tokens.DocumentBegins(0, kTokens);
+  ends.push_back(kTokens);
+  std::vector<int32_t> document;
+  for (size_t d = 0; d + 1 < ends.size(); ++d) {
+    document.resize(static_cast<size_t>(ends[d + 1] - ends[d]));
+    tokens.Read(ends[d], document);
+    OkOrThrow(file->Append(document));
+    OkOrThrow(file->EndDocument());
+  }
+  OkOrThrow(file->Finish());
+  TokenSourcePtr source = ValueOrThrow(OpenTokenFile(stem + ".bin"));
+  for (const char* end : {".bin", ".idx"}) std::filesystem::remove(stem + end);
+  return source;
 }
 
 double ProcessorSeconds() {
@@ -75,7 +101,7 @@ void Measure(const char* name, const std::shared_ptr<const Dataset>& dataset,
               Median(delivered));
 }
 
-void Run(int64_t block, int64_t batch, int rounds) {
+void Run(int64_t block, int64_t batch, int rounds, const std::string& folder) {
   const TokenSourcePtr source = Tokens();
   const auto measure = [&](const char* name, const std::shared_ptr<const Dataset>& dataset) {
     Measure(name, dataset, std::make_shared<ShuffleSampler>(dataset->num_samples(), 1), batch,
@@ -93,6 +119,12 @@ void Run(int64_t block, int64_t batch, int rounds) {
   Measure("mixture of three times blocks", mixture,
           std::make_shared<MixtureSampler>(*mixture, MixtureOptions{.weights = {5, 2, 1}}), batch,
           rounds);
+  const TokenSourcePtr file = FileOf(*source, folder);
+  measure("file, blocks", std::make_shared<BlockDataset>(file, BlockOptions{.block = block}));
+  measure("file, blocks with documents",
+          std::make_shared<BlockDataset>(file, BlockOptions{.block = block, .documents = true}));
+  measure("file, packed documents",
+          std::make_shared<PackedDataset>(file, PackedOptions{.block = block}));
 }
 
 }  // namespace
@@ -102,6 +134,7 @@ int main(int argc, char** argv) {
   const auto number = [&](int i, int64_t otherwise) {
     return argc > i ? std::max<int64_t>(1, std::atoll(argv[i])) : otherwise;
   };
-  apogee::data::Run(number(1, 1024), number(2, 16), static_cast<int>(number(3, 9)));
+  apogee::data::Run(number(1, 1024), number(2, 16), static_cast<int>(number(3, 9)),
+                    argc > 4 ? argv[4] : "/tmp");
   return 0;
 }

@@ -127,7 +127,7 @@ def main():
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--train", type=int, default=0, metavar="N")
     parser.add_argument("--or-skip", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     text = mixed_text(args.megabytes * 1000 * 1000)
     blocks = [text[i:i + BLOCK].decode("utf-8", "replace") for i in range(0, len(text), BLOCK)]
     same = True
