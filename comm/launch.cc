@@ -58,12 +58,13 @@ absl::Status Validate(const LaunchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status TooManyRanks(const LaunchOptions& options, const std::system_error& error) {
-  return absl::ResourceExhaustedError(
-      internal::Concat("launch: cannot start two threads for each of ", options.num_ranks,
-                       " ranks: ", error.code().message(),
-                       "; use fewer ranks, or raise the limit (ulimit -u, ulimit -v, pids.max of "
-                       "the cgroup)"));
+absl::Status TooManyRanks(const LaunchOptions& options, const std::exception& error) {
+  const auto* const of_system = dynamic_cast<const std::system_error*>(&error);
+  return absl::ResourceExhaustedError(internal::Concat(
+      "launch: cannot start two threads for each of ", options.num_ranks,
+      " ranks: ", of_system != nullptr ? of_system->code().message() : "out of memory",
+      "; use fewer ranks, or raise the limit (ulimit -u, ulimit -v, pids.max of "
+      "the cgroup)"));
 }
 
 absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
@@ -85,15 +86,22 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
   std::optional<local::LocalWorld> made;
   try {
     made.emplace(records, timeout, options.trace);
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     return TooManyRanks(options, error);
   }
   local::LocalWorld& local = *made;
   Outcomes outcomes;
   std::mutex starting;
+  // `failure`: empty if the rank's function has returned.
+  auto end = [&](int rank, const std::string& failure) {
+    RetryOutOfMemory([&] {
+      local.Leave(rank, failure.empty() ? "returned before this collective" : "failed: " + failure);
+    });
+    RetryOutOfMemory([&] { watch.Ended(rank, failure); });
+  };
   auto run = [&](int rank) {
     Reserve reserve;
-    std::string failure;
+    std::exception_ptr thrown;
     try {
       {
         std::lock_guard lock(starting);
@@ -106,30 +114,28 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
           },
           options.trace);
       fn(world);
-    } catch (const CommError& error) {
-      outcomes.Fail(rank, failure = error.what(), /*echo=*/true);
-    } catch (const std::exception& error) {
-      reserve.Release();
-      outcomes.Fail(rank, failure = WhyItFailed(error), /*echo=*/false);
     } catch (...) {
-      outcomes.Fail(rank, failure = "threw something that is not a std::exception",
-                    /*echo=*/false);
+      thrown = std::current_exception();
     }
-    local.Leave(rank, failure.empty() ? "returned before this collective" : "failed: " + failure);
-    watch.Ended(rank, failure);
+    reserve.Release();
+    RankFailure failure;
+    RetryOutOfMemory([&] {
+      if (!thrown) return;
+      failure = FailureOf(thrown);
+      outcomes.Fail(rank, failure);
+    });
+    end(rank, failure.message);
   };
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(options.num_ranks));
   absl::Status started;
   for (int rank = 0; rank < options.num_ranks; ++rank) {
     try {
       threads.emplace_back(run, rank);
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {
       // Threads that already run must not wait for those that will never start.
-      started = TooManyRanks(options, error);
-      for (int r = rank; r < options.num_ranks; ++r) {
-        local.Leave(r, "could not be started");
-        watch.Ended(r, "could not be started");
-      }
+      RetryOutOfMemory([&] { started = TooManyRanks(options, error); });
+      for (int r = rank; r < options.num_ranks; ++r) end(r, "could not be started");
       break;
     }
   }

@@ -4,12 +4,22 @@
 
 #include <sys/mman.h>
 
-#include <new>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "apogee/comm/failure/give_up.h"
+#include "apogee/comm/work.h"
 
 namespace apogee::comm {
 namespace {
 
 constexpr size_t kReserveBytes = 1 << 20;
+
+// Of a report, a millisecond apart.
+constexpr int kMaxAttempts = 5000;
 
 }  // namespace
 
@@ -21,25 +31,43 @@ void Reserve::Release() {
   block_ = MAP_FAILED;
 }
 
-std::string WhyItFailed(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) return error.what();
-  return "out of memory; use a smaller batch or model, fewer ranks or threads on this machine, or "
-         "raise the limit (ulimit -v, memory.max of the cgroup)";
+RankFailure FailureOf(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const CommError& error) {
+    return {error.what(), /*echo=*/true};
+  } catch (const std::bad_alloc&) {
+    return {
+        "out of memory; use a smaller batch or model, fewer ranks or threads on this machine, or "
+        "raise the limit (ulimit -v, memory.max of the cgroup)"};
+  } catch (const std::exception& error) {
+    return {error.what()};
+  } catch (...) {
+    return {"threw something that is not a std::exception"};
+  }
 }
 
-void Outcomes::Fail(int rank, const std::string& message, bool echo) {
+void WaitForMemory(int attempt) {
+  if (attempt == kMaxAttempts) {
+    std::fputs("apogee: out of memory, even for the report of it; the process ends\n", stderr);
+    std::_Exit(kExitCode);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void Outcomes::Fail(int rank, RankFailure failure) {
   std::lock_guard lock(mutex_);
-  failures_.push_back({rank, message, echo});
+  failures_.push_back({std::move(failure), rank});
 }
 
 absl::Status Outcomes::ToStatus(int num_ranks) const {
-  const Failure* first = nullptr;
+  const Failed* first = nullptr;
   int same = 0;
-  for (const Failure& failure : failures_) {
+  for (const Failed& failure : failures_) {
     if (first == nullptr || (first->echo && !failure.echo)) first = &failure;
   }
   if (first == nullptr) return absl::OkStatus();
-  for (const Failure& failure : failures_) same += failure.message == first->message;
+  for (const Failed& failure : failures_) same += failure.message == first->message;
   if (same == num_ranks) return absl::InternalError(first->message);
   return absl::InternalError("rank " + std::to_string(first->rank) + ": " + first->message);
 }

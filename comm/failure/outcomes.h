@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Outcomes: how the ranks of a launch ended, and which error to report. Private to comm.
+// How the ranks of a launch ended, and which error to report. Private to comm.
+//
+//   std::exception_ptr thrown;
+//   try { fn(world); } catch (...) { thrown = std::current_exception(); }
+//   reserve.Release();
+//   RetryOutOfMemory([&] { if (thrown) outcomes.Fail(rank, FailureOf(thrown)); });
 #ifndef APOGEE_COMM_FAILURE_OUTCOMES_H_
 #define APOGEE_COMM_FAILURE_OUTCOMES_H_
 
 #include <exception>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -13,8 +19,16 @@
 
 namespace apogee::comm {
 
-// The text of a rank's exception, with a remedy if memory has run out.
-std::string WhyItFailed(const std::exception& error);
+// What ended a rank's function.
+struct RankFailure {
+  std::string message;
+  // The rank failed only because of a peer.
+  bool echo = false;
+};
+
+// Has a remedy in its message if memory has run out. `thrown` is not null. Throws std::bad_alloc if
+// there is no memory for the message.
+RankFailure FailureOf(const std::exception_ptr& thrown);
 
 // A reserve of address space that Release gives back, so that a failure can be reported when memory
 // has run out.
@@ -32,19 +46,35 @@ class Reserve {
 
 class Outcomes {
  public:
-  // `echo`: the rank failed only because of a peer. ToStatus reports the first error that is none.
-  void Fail(int rank, const std::string& message, bool echo);
+  void Fail(int rank, RankFailure failure);
+  // The first failure that is no echo, else the first echo.
   absl::Status ToStatus(int num_ranks) const;
 
  private:
-  struct Failure {
+  struct Failed : RankFailure {
     int rank;
-    std::string message;
-    bool echo;
   };
   mutable std::mutex mutex_;
-  std::vector<Failure> failures_;
+  std::vector<Failed> failures_;
 };
+
+// Sleeps after attempt number `attempt` of a report that found no memory. Ends the process with
+// kExitCode after the last attempt.
+void WaitForMemory(int attempt);
+
+// Calls `report` until it finds memory. Ranks are threads of one process, so another rank can take
+// the memory that this rank's reserve gave back; it then fails, too, and gives back its own.
+// `report` may have done a part of its work when it throws std::bad_alloc.
+template <typename Report>
+void RetryOutOfMemory(const Report& report) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return report();
+    } catch (const std::bad_alloc&) {
+      WaitForMemory(attempt);
+    }
+  }
+}
 
 }  // namespace apogee::comm
 

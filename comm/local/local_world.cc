@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apogee/comm/failure/outcomes.h"
 #include "apogee/comm/failure/overslept.h"
 #include "apogee/comm/fingerprint.h"
 #include "apogee/comm/members.h"
@@ -200,8 +201,9 @@ void GroupState::Execute(const std::shared_ptr<Operation>& operation,
         const TraceSpan span = TraceCall(operation->calls[i]);
         try {
           RunShare(*operation, i);
-        } catch (const Error& error) {
-          operation->Fail(error.what());
+        } catch (...) {
+          const std::exception_ptr thrown = std::current_exception();
+          RetryOutOfMemory([&] { operation->Fail(FailureOf(thrown).message); });
         }
       }
       operation->FinishShare();
@@ -234,14 +236,20 @@ std::vector<int> GroupState::Missing(const Channel& channel, const Operation& op
 void GroupState::FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation,
                             const std::string& message) {
   if (broken_.empty()) broken_ = message;
-  channel.pending.erase(operation->sequence);
   operation->Fail(message, Missing(channel, *operation));
-  // From here on the members are out of step: other waiting calls would never complete.
-  auto fail_all = [&](Channel& other) {
-    for (auto& [sequence, waiting] : other.pending) {
-      waiting->Fail("this group failed: " + message, Missing(other, *waiting));
+  channel.pending.erase(operation->sequence);
+  FailPending();
+}
+
+// Calls that wait are forgotten only once they have failed, so that an attempt that finds no memory
+// can be repeated.
+void GroupState::FailPending() {
+  auto fail_all = [&](Channel& channel) {
+    while (!channel.pending.empty()) {
+      const auto waiting = channel.pending.begin();
+      waiting->second->Fail("this group failed: " + broken_, Missing(channel, *waiting->second));
+      channel.pending.erase(waiting);
     }
-    other.pending.clear();
   };
   fail_all(all_);
   for (auto& [key, pair] : pairs_) fail_all(pair);
@@ -276,6 +284,7 @@ void GroupState::TimeOut(const std::shared_ptr<Operation>& operation,
 void GroupState::Leave(int rank, const std::string& reason) {
   std::lock_guard lock(mutex_);
   gone_[rank] = reason;
+  if (!broken_.empty()) FailPending();
   auto check = [&](Channel& channel) {
     for (auto& [sequence, operation] : channel.pending) {
       for (size_t i = 0; i < channel.ranks.size(); ++i) {

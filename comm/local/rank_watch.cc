@@ -18,11 +18,11 @@ void RankWatch::Ended(int rank, const std::string& failure) {
   records_[static_cast<size_t>(rank)]->EndFunction(failure.empty() ? "returned"
                                                                    : "failed: " + failure);
   std::lock_guard lock(mutex_);
-  running_[static_cast<size_t>(rank)] = false;
   if (!failure.empty()) {
     failures_.push_back("rank " + std::to_string(rank) + ": " + failure);
     if (!failed_at_) failed_at_ = FlightRecord::Clock::now();
   }
+  running_[static_cast<size_t>(rank)] = false;
   ended_.notify_all();
 }
 

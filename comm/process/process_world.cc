@@ -67,7 +67,7 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
                                                   rank < size ? options.flight_record_dir : "");
   shared->session = engine->Begin(shared->record, timeout);
   Reserve reserve;
-  RankEnding own;
+  std::exception_ptr thrown;
   absl::Status refused;
   if (rank < size) {
     try {
@@ -89,21 +89,24 @@ absl::Status Launch(const LaunchOptions& options, int num_threads,
       fn(world);
       // Calls that the function did not wait for may have failed.
       if (shared->gpu != nullptr) shared->gpu->Drain();
-    } catch (const CommError& error) {
-      own = {.ending = Ending::kEcho, .text = error.what()};
-    } catch (const std::exception& error) {
-      reserve.Release();
-      own = {.ending = Ending::kThrew, .text = WhyItFailed(error)};
     } catch (...) {
-      own = {.ending = Ending::kThrew, .text = "threw something that is not a std::exception"};
+      thrown = std::current_exception();
     }
+  }
+  reserve.Release();
+  RankEnding own;
+  if (thrown) {
+    RankFailure failure = FailureOf(thrown);
+    own = {.ending = failure.echo ? Ending::kEcho : Ending::kThrew,
+           .text = std::move(failure.message)};
   }
   Outcomes outcomes;
   shared->record->EndFunction(own.ending == Ending::kReturned ? "returned" : "failed: " + own.text);
   const std::vector<RankEnding> endings = engine->End(shared->session, own);
   for (size_t r = 0; r < endings.size(); ++r) {
     if (endings[r].ending == Ending::kReturned) continue;
-    outcomes.Fail(static_cast<int>(r), endings[r].text, endings[r].ending == Ending::kEcho);
+    outcomes.Fail(static_cast<int>(r),
+                  {.message = endings[r].text, .echo = endings[r].ending == Ending::kEcho});
   }
   const absl::Status status = refused.ok() ? outcomes.ToStatus(size) : refused;
   if (shared->gpu != nullptr) {

@@ -11,8 +11,8 @@
 //   ranks             of tiktoken: lines of a token in base64, a space and its rank
 //   .model            of SentencePiece
 //
-// Errors: NotFound for a missing file, else InvalidArgument that names the file and the field. What
-// a file asks for and Apogee does not do is refused by name.
+// Errors: NotFound for a missing file, else InvalidArgument that names the file and the field. A
+// field that Apogee does not know, or a value that it does not support, is refused by name.
 #ifndef APOGEE_DATA_TOKENIZER_LOAD_TOKENIZER_H_
 #define APOGEE_DATA_TOKENIZER_LOAD_TOKENIZER_H_
 
@@ -27,7 +27,7 @@ namespace apogee::data {
 
 absl::StatusOr<TokenizerPtr> LoadTokenizer(const std::string& path);
 
-// What a file of ranks does not say.
+// Facts that a file of ranks lacks.
 struct TiktokenOptions {
   // The regular expression that divides a text: that of GPT-2, Llama 3 (default) or Qwen2.
   std::string pattern;

@@ -46,9 +46,9 @@ class Tokenizer {
   // The ids that the file asks to put before and after a text, such as "<s>". Encode adds none.
   virtual std::vector<int32_t> prefix() const { return {}; }
   virtual std::vector<int32_t> suffix() const { return {}; }
-  // For a long text that is read in parts: a number n such that, whatever follows `text`, the first
-  // n bytes can be encoded on their own and the rest with what follows. The ids are the same. 0 if
-  // no such place is known.
+  // A place to cut a long text that is read in parts: its first n bytes can be encoded alone, and
+  // the rest together with the text that follows. The ids are the same whatever follows. 0 if no
+  // such place is known.
   virtual size_t SafeCut(std::string_view /*text*/) const { return 0; }
 };
 

@@ -151,6 +151,20 @@ TEST_F(UnicodeTest, NormalFormC) {
   EXPECT_EQ(CodePointClasses::Get()->Nfc(same, copy).data(), same.data());
 }
 
+// What tokenizers 0.23.3 gives: marks that are newer than Unicode 9 stay in their places.
+TEST_F(UnicodeTest, NormalFormCLeavesNewMarks) {
+  const auto nfc = [](const std::string& text) {
+    std::string copy;
+    return std::string(CodePointClasses::Get()->Nfc(text, copy));
+  };
+  // U+07FD has class 220, the other marks 230, 220 (U+0323) and 230 (U+0301).
+  EXPECT_EQ(nfc("q\u0350\u07FD"), "q\u0350\u07FD");
+  EXPECT_EQ(nfc("e\u07FD\u0301"), "e\u07FD\u0301");
+  EXPECT_EQ(nfc("q\u07FD\u0301\u0323"), "q\u07FD\u0323\u0301");
+  EXPECT_EQ(nfc("e\u0301\u07FDe\u0301"), "\u00E9\u07FD\u00E9");
+  EXPECT_EQ(nfc("\U00011935\U00011930"), "\U00011935\U00011930");
+}
+
 TEST_F(UnicodeTest, PiecesOfGpt2) {
   const PieceRule rule = PieceRule::kGpt2;
   EXPECT_EQ(Pieces(rule, "it's I'VE 12345!!\n"),

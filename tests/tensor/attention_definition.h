@@ -57,7 +57,7 @@ using Matrix = std::vector<std::vector<double>>;
 
 struct Operands {
   Matrix q, k, v, out, dout, dq, dk, dv;
-  // [q_tokens, kv_tokens]: what is added to the scaled scores, and its gradient.
+  // [q_tokens, kv_tokens]: the addend of the scaled scores, and its gradient.
   Matrix mask, dmask;
   const int64_t* first_keys = nullptr;
 };

@@ -41,6 +41,19 @@ constexpr Range kNewDigits[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0
                                 {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
                                 {0x1E5F1, 0x1E5FA}};
 
+// Marks that Unicode 10 to 15 added, and the pair that composes to U+11938.
+constexpr Range kNewMarks[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27},
+    {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
+    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+    {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+    {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+    {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F},
+    {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+    {0x11930, 0x11930}, {0x11935, 0x11935}};
+
 uint8_t GeneralClasses(uint32_t code, utf8proc_category_t category) {
   using Classes = CodePointClasses;
   uint8_t classes = 0;
@@ -135,6 +148,7 @@ CodePointClasses::CodePointClasses() {
   for (uint32_t code = 0x1161; code <= 0x1175; ++code) seconds.push_back(code);
   for (uint32_t code = 0x11A8; code <= 0x11C2; ++code) seconds.push_back(code);
   for (const uint32_t code : seconds) all[code] &= static_cast<uint8_t>(~kNfcStart);
+  for (const Range& range : kNewMarks) add(range, kNfcStart | kNfcFixed);
 
   std::copy_n(all.begin(), ascii_.size(), ascii_.begin());
   std::map<Page, uint16_t> index_of;
@@ -154,8 +168,9 @@ std::string_view CodePointClasses::Nfc(std::string_view text, std::string& copy)
   size_t at = 0;
   while (at < text.size()) {
     const size_t here = at;
-    if ((Of(ReadCodePoint(text, at)) & kNfcStart) != 0) {
-      start = here;
+    const uint8_t classes = Of(ReadCodePoint(text, at));
+    if ((classes & kNfcStart) != 0) {
+      start = (classes & kNfcFixed) != 0 ? at : here;
       continue;
     }
     // The unit lasts until the next start.

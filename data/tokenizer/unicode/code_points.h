@@ -29,13 +29,16 @@ class CodePointClasses {
   static constexpr uint8_t kWord = 8;    // \w of Unicode's technical standard 18
   // In a text of NFC as it stands, and begins a new unit of composition.
   static constexpr uint8_t kNfcStart = 16;
+  // Also kNfcStart: the form C neither moves it nor composes it with what follows.
+  static constexpr uint8_t kNfcFixed = 32;
 
   static const CodePointClasses* Get();
 
   uint8_t Of(uint32_t code) const {
     return code < 128 ? ascii_[code] : pages_[page_of_[code >> 8]][code & 0xFF];
   }
-  // The text in the normal form C: `text` itself if it is in that form, else `copy`.
+  // The text in the normal form C of Unicode 9, which is that of Hugging Face's library: marks that
+  // are newer stay where they are. `text` itself if it is in that form, else `copy`.
   std::string_view Nfc(std::string_view text, std::string& copy) const;
 
  private:

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A rank fails, and its thread finds no memory for the report at first, because other ranks of the
+// process have taken it. launch() still returns the error, and nothing ends the process.
+#include <gmock/gmock-matchers.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "apogee/comm/failure/outcomes.h"
+#include "apogee/comm/launch.h"
+
+namespace {
+
+// How many of the next allocations of this thread fail.
+thread_local int num_failing = 0;
+
+}  // namespace
+
+// The allocator of this program. Inlined, GCC takes free() here for a mistake of the callers.
+[[gnu::noinline]] void* operator new(size_t num_bytes) {
+  void* const memory = num_failing > 0 ? nullptr : std::malloc(num_bytes);
+  if (memory != nullptr) return memory;
+  --num_failing;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace apogee::comm {
+namespace out_of_memory_test {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(OutOfMemoryTest, AReportIsRepeated) {
+  int calls = 0;
+  RetryOutOfMemory([&] {
+    if (++calls < 4) throw std::bad_alloc();
+  });
+  EXPECT_EQ(calls, 4);
+}
+
+// The first allocations fail, wherever in the report they are. Rank 0 waits for rank 1 in two
+// collectives of two ranks, rank 2 has already returned.
+TEST(OutOfMemoryTest, ARankThatFailsWithoutMemory) {
+  for (int failing = 1; failing <= 40; ++failing) {
+    SCOPED_TRACE(failing);
+    std::string of_rank_0;
+    const absl::Status status =
+        launch({.num_ranks = 3, .threads_per_rank = 1, .timeout_seconds = 20}, [&](World& world) {
+          if (world.rank() == 2) return;
+          const GroupPtr pair = world.NewGroup({0, 1});
+          pair->Barrier();
+          if (world.rank() == 1) {
+            num_failing = failing;
+            throw std::bad_alloc();
+          }
+          const auto first = pair->BarrierAsync(), second = pair->BarrierAsync();
+          EXPECT_THROW(first->Wait(), CommError);
+          try {
+            second->Wait();
+          } catch (const CommError& error) {
+            of_rank_0 = error.what();
+            throw;
+          }
+        });
+    EXPECT_THAT(Message(status), HasSubstr("rank 1: out of memory; use a smaller batch"));
+    EXPECT_THAT(of_rank_0,
+                AllOf(HasSubstr("this group failed"), HasSubstr("rank 1 failed: out of memory")));
+  }
+}
+
+}  // namespace out_of_memory_test
+}  // namespace apogee::comm
