@@ -41,7 +41,7 @@ struct Corpus {
   int64_t validation_bytes = 0;
   const char* unit = "tokens";  // "bytes" if a token is a byte
   // The tokenizer.json of a tokenizer that was trained; "" without one.
-  std::string tokenizer_json;
+  std::string tokenizer_json = {};
   // For people: the source, and what was taken instead of something that is missing ("": nothing).
   std::string description, notice;
   // Size and checksum of the training part: "3724065 bytes of text (crc 1a2b3c4d)".

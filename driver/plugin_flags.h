@@ -23,10 +23,10 @@ namespace apogee::driver {
 
 struct PluginFlags {
   PluginRegistry registry;
-  std::string name;  // Settle replaces "" by single or ddp
+  std::string name = {};  // Settle replaces "" by single or ddp
   bool reproducible = false;
   int tp_size = 1, zero_stage = 0;  // only for hybrid
-  optim::OptionMap options;         // of the plugin; the flags above included
+  optim::OptionMap options = {};    // of the plugin; the flags above included
 
   // Adds --plugin, --tp-size, --zero-stage and --reproducible.
   void Declare(CommandLine& line);

@@ -238,12 +238,8 @@ void GroupState::FailLocked(Channel& channel, const std::shared_ptr<Operation>& 
   if (broken_.empty()) broken_ = message;
   operation->Fail(message, Missing(channel, *operation));
   channel.pending.erase(operation->sequence);
-  FailPending();
-}
-
-// Calls that wait are forgotten only once they have failed, so that an attempt that finds no memory
-// can be repeated.
-void GroupState::FailPending() {
+  // From here on the members are out of step: other waiting calls would never complete. Each is
+  // forgotten once it has failed, so that an attempt that finds no memory can be repeated.
   auto fail_all = [&](Channel& channel) {
     while (!channel.pending.empty()) {
       const auto waiting = channel.pending.begin();
@@ -283,8 +279,7 @@ void GroupState::TimeOut(const std::shared_ptr<Operation>& operation,
 
 void GroupState::Leave(int rank, const std::string& reason) {
   std::lock_guard lock(mutex_);
-  gone_[rank] = reason;
-  if (!broken_.empty()) FailPending();
+  gone_.insert_or_assign(rank, reason);
   auto check = [&](Channel& channel) {
     for (auto& [sequence, operation] : channel.pending) {
       for (size_t i = 0; i < channel.ranks.size(); ++i) {
@@ -349,7 +344,7 @@ GroupPtr LocalWorld::MakeGroup(int rank, const std::vector<int>& members) {
 
 void LocalWorld::Leave(int rank, const std::string& reason) {
   std::lock_guard lock(mutex_);
-  gone_[rank] = reason;
+  gone_.insert_or_assign(rank, reason);
   for (auto& [members, state] : groups_) {
     const auto position = std::find(members.begin(), members.end(), rank);
     if (position != members.end())

@@ -85,8 +85,6 @@ class GroupState {
   std::vector<int> Missing(const Channel& channel, const Operation& operation) const;
   void FailLocked(Channel& channel, const std::shared_ptr<Operation>& operation,
                   const std::string& message);
-  // Fails all calls that wait: after a failure the members are out of step, so none would complete.
-  void FailPending();
   void Execute(const std::shared_ptr<Operation>& operation, const std::vector<int>& ranks);
   Channel& ChannelFor(int rank, const CollectiveCall& call, size_t& position);
 

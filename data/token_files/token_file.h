@@ -48,10 +48,10 @@ bool BeginsWithEndOfText(TokenFormat format);
 
 struct TokenFileOptions {
   // Empty: recognised by content and name. Raw files cannot be recognised.
-  std::optional<TokenFormat> format;
+  std::optional<TokenFormat> format = {};
   // The id that divides documents; -1: none does. Empty: llm.c's 50256 (u16) and 128000 (u32), none
   // in raw files. Megatron files do not need it.
-  std::optional<int64_t> end_of_text;
+  std::optional<int64_t> end_of_text = {};
   // Read throws Error for an id that is not below it. 0: for one that an int32 cannot hold.
   int64_t vocab_size = 0;
 };

@@ -30,11 +30,11 @@ absl::StatusOr<TokenizerPtr> LoadTokenizer(const std::string& path);
 // Facts that a file of ranks lacks.
 struct TiktokenOptions {
   // The regular expression that divides a text: that of GPT-2, Llama 3 (default) or Qwen2.
-  std::string pattern;
+  std::string pattern = {};
   // Their ids follow the ranks, in this order. Default: for a file of 128,000 ranks the 256 of
   // Llama 3; else <|begin_of_text|>, <|end_of_text|>, <|eot_id|>, <|start_header_id|> and
   // <|end_header_id|>.
-  std::optional<std::vector<std::string>> special_tokens;
+  std::optional<std::vector<std::string>> special_tokens = {};
 };
 
 // As LoadTokenizer, for a file of ranks.

@@ -146,6 +146,10 @@ TEST_F(UnicodeTest, NormalFormC) {
   EXPECT_EQ(nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"), "\xEA\xB0\x81");  // Hangul
   EXPECT_EQ(nfc("q\xCC\x87\xCC\xA3"), "q\xCC\xA3\xCC\x87");                // reordered
   EXPECT_EQ(nfc("\xE0\xA5\x98"), "\xE0\xA4\x95\xE0\xA4\xBC");              // composition exclusion
+  // The second part is no combining mark, though it composes.
+  EXPECT_EQ(nfc("x\u0BC6\u0BD7\u0BC6\u0BBE"), "x\u0BCC\u0BCA");
+  EXPECT_EQ(nfc("\u09C7\u09D7\u1025\u102E"), "\u09CC\u1026");
+  EXPECT_EQ(nfc("\U000114B9\U000114BD"), "\U000114BE");
   std::string copy;
   const std::string same = "unchanged \xC3\xA9";
   EXPECT_EQ(CodePointClasses::Get()->Nfc(same, copy).data(), same.data());

@@ -125,11 +125,12 @@ CodePointClasses::CodePointClasses() {
     if (property->combining_class != 0) continue;
     bool is_start = true;
     if (property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0) {
+      constexpr auto kDecompose =
+          static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
       std::array<utf8proc_int32_t, 8> parts;
       int last_class = 0;
-      const utf8proc_ssize_t count =
-          utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), parts.data(), parts.size(),
-                                  UTF8PROC_STABLE, &last_class);
+      const utf8proc_ssize_t count = utf8proc_decompose_char(
+          static_cast<utf8proc_int32_t>(code), parts.data(), parts.size(), kDecompose, &last_class);
       text.clear();
       AppendUtf8(code, text);
       is_start = Compose(text) == text;
