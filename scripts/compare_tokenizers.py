@@ -10,17 +10,20 @@ James Bible if it is installed. It is cut into blocks of 64 KiB, without regard 
 that blocks begin and end with bytes that are no UTF-8. Both encode block after block on one thread,
 in turns. Prints a line per tokenizer: the number of blocks whose ids differ, both medians, and their
 ratio. --train N also trains byte-level BPE of N tokens on the text, with the library, and compares
-it. With --or-skip, does nothing where Python lacks the library. Exit status: 0 if no ids differ.
+it. With --random the text is of random characters instead: a third are marks, a seventh decompose,
+a third are ASCII. With --or-skip, does nothing where Python lacks the library. Exit status: 0 if no ids differ.
 """
 import argparse
 import array
 import os
+import random
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 try:
@@ -66,6 +69,17 @@ def mixed_text(num_bytes):
             if left <= 0:
                 break
     return b"".join(parts)[:num_bytes]
+
+
+def random_text(num_bytes):
+    valid = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+    marks = [c for c in valid if unicodedata.category(c)[0] == "M"]
+    composed = [c for c in valid if unicodedata.decomposition(c)]
+    ascii_text = [c for c in valid if " " <= c <= "~"] + list("\n\r\t")
+    generator = random.Random(5)
+    # At least one byte per character.
+    kinds = generator.choices([marks, composed, ascii_text, valid], [35, 15, 35, 15], k=num_bytes)
+    return "".join(map(generator.choice, kinds)).encode()[:num_bytes]
 
 
 def train(text, size, path):
@@ -126,9 +140,10 @@ def main():
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--train", type=int, default=0, metavar="N")
+    parser.add_argument("--random", action="store_true")
     parser.add_argument("--or-skip", action="store_true")
     args = parser.parse_intermixed_args()
-    text = mixed_text(args.megabytes * 1000 * 1000)
+    text = (random_text if args.random else mixed_text)(args.megabytes * 1000 * 1000)
     blocks = [text[i:i + BLOCK].decode("utf-8", "replace") for i in range(0, len(text), BLOCK)]
     same = True
     with tempfile.TemporaryDirectory() as folder:
