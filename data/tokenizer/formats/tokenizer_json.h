@@ -4,8 +4,8 @@
 //
 //   APOGEE_ASSIGN_OR_RETURN(TokenizerPtr tokenizer, ParseTokenizerJson(text, "tokenizer.json"));
 //
-// The text may be hostile. The model must be BPE. A field that Apogee does not know, or a value that
-// it does not support, is InvalidArgument with the field and the value.
+// The text may be hostile. The model must be BPE. A field that Apogee does not know, or a value
+// that it does not support, is InvalidArgument with the field and the value.
 #ifndef APOGEE_DATA_TOKENIZER_FORMATS_TOKENIZER_JSON_H_
 #define APOGEE_DATA_TOKENIZER_FORMATS_TOKENIZER_JSON_H_
 
