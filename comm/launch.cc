@@ -119,11 +119,12 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     }
     reserve.Release();
     RankFailure failure;
-    RetryOutOfMemory([&] {
-      if (!thrown) return;
-      failure = FailureOf(thrown);
-      outcomes.Fail(rank, failure);
-    });
+    if (thrown) {
+      RetryOutOfMemory([&] {
+        failure = FailureOf(thrown);
+        outcomes.Fail(rank, failure);
+      });
+    }
     end(rank, failure.message);
   };
   std::vector<std::thread> threads;

@@ -5,7 +5,7 @@
 //   std::exception_ptr thrown;
 //   try { fn(world); } catch (...) { thrown = std::current_exception(); }
 //   reserve.Release();
-//   RetryOutOfMemory([&] { if (thrown) outcomes.Fail(rank, FailureOf(thrown)); });
+//   if (thrown) RetryOutOfMemory([&] { outcomes.Fail(rank, FailureOf(thrown)); });
 #ifndef APOGEE_COMM_FAILURE_OUTCOMES_H_
 #define APOGEE_COMM_FAILURE_OUTCOMES_H_
 

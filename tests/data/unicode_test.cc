@@ -135,21 +135,22 @@ TEST_F(UnicodeTest, Kinds) {
   EXPECT_FALSE(has(0xB2, Classes::kWord));
 }
 
+std::string Nfc(const std::string& text) {
+  std::string copy;
+  return std::string(CodePointClasses::Get()->Nfc(text, copy));
+}
+
 TEST_F(UnicodeTest, NormalFormC) {
-  const auto nfc = [](const std::string& text) {
-    std::string copy;
-    return std::string(CodePointClasses::Get()->Nfc(text, copy));
-  };
-  EXPECT_EQ(nfc("plain \xC3\xA9"), "plain \xC3\xA9");
-  EXPECT_EQ(nfc("xe\xCC\x81y e\xCC\x81"), "x\xC3\xA9y \xC3\xA9");
-  EXPECT_EQ(nfc("\xE2\x84\xAB"), "\xC3\x85");                              // Angstrom sign
-  EXPECT_EQ(nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"), "\xEA\xB0\x81");  // Hangul
-  EXPECT_EQ(nfc("q\xCC\x87\xCC\xA3"), "q\xCC\xA3\xCC\x87");                // reordered
-  EXPECT_EQ(nfc("\xE0\xA5\x98"), "\xE0\xA4\x95\xE0\xA4\xBC");              // composition exclusion
+  EXPECT_EQ(Nfc("plain \xC3\xA9"), "plain \xC3\xA9");
+  EXPECT_EQ(Nfc("xe\xCC\x81y e\xCC\x81"), "x\xC3\xA9y \xC3\xA9");
+  EXPECT_EQ(Nfc("\xE2\x84\xAB"), "\xC3\x85");                              // Angstrom sign
+  EXPECT_EQ(Nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"), "\xEA\xB0\x81");  // Hangul
+  EXPECT_EQ(Nfc("q\xCC\x87\xCC\xA3"), "q\xCC\xA3\xCC\x87");                // reordered
+  EXPECT_EQ(Nfc("\xE0\xA5\x98"), "\xE0\xA4\x95\xE0\xA4\xBC");              // composition exclusion
   // The second part is no combining mark, though it composes.
-  EXPECT_EQ(nfc("x\u0BC6\u0BD7\u0BC6\u0BBE"), "x\u0BCC\u0BCA");
-  EXPECT_EQ(nfc("\u09C7\u09D7\u1025\u102E"), "\u09CC\u1026");
-  EXPECT_EQ(nfc("\U000114B9\U000114BD"), "\U000114BE");
+  EXPECT_EQ(Nfc("x\u0BC6\u0BD7\u0BC6\u0BBE"), "x\u0BCC\u0BCA");
+  EXPECT_EQ(Nfc("\u09C7\u09D7\u1025\u102E"), "\u09CC\u1026");
+  EXPECT_EQ(Nfc("\U000114B9\U000114BD"), "\U000114BE");
   std::string copy;
   const std::string same = "unchanged \xC3\xA9";
   EXPECT_EQ(CodePointClasses::Get()->Nfc(same, copy).data(), same.data());
@@ -157,16 +158,12 @@ TEST_F(UnicodeTest, NormalFormC) {
 
 // What tokenizers 0.23.3 gives: marks that are newer than Unicode 9 stay in their places.
 TEST_F(UnicodeTest, NormalFormCLeavesNewMarks) {
-  const auto nfc = [](const std::string& text) {
-    std::string copy;
-    return std::string(CodePointClasses::Get()->Nfc(text, copy));
-  };
   // U+07FD has class 220, the other marks 230, 220 (U+0323) and 230 (U+0301).
-  EXPECT_EQ(nfc("q\u0350\u07FD"), "q\u0350\u07FD");
-  EXPECT_EQ(nfc("e\u07FD\u0301"), "e\u07FD\u0301");
-  EXPECT_EQ(nfc("q\u07FD\u0301\u0323"), "q\u07FD\u0323\u0301");
-  EXPECT_EQ(nfc("e\u0301\u07FDe\u0301"), "\u00E9\u07FD\u00E9");
-  EXPECT_EQ(nfc("\U00011935\U00011930"), "\U00011935\U00011930");
+  EXPECT_EQ(Nfc("q\u0350\u07FD"), "q\u0350\u07FD");
+  EXPECT_EQ(Nfc("e\u07FD\u0301"), "e\u07FD\u0301");
+  EXPECT_EQ(Nfc("q\u07FD\u0301\u0323"), "q\u07FD\u0323\u0301");
+  EXPECT_EQ(Nfc("e\u0301\u07FDe\u0301"), "\u00E9\u07FD\u00E9");
+  EXPECT_EQ(Nfc("\U00011935\U00011930"), "\U00011935\U00011930");
 }
 
 TEST_F(UnicodeTest, PiecesOfGpt2) {
