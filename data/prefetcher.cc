@@ -26,7 +26,6 @@ bool Prefetcher::has_threads() const { return getpid() == process_; }
 
 MadeBatch Prefetcher::Take() {
   AddOne();  // first, because Take throws the batch's error
-  ++next_;
   return workers_.Take();
 }
 

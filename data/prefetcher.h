@@ -32,7 +32,7 @@ class Prefetcher {
   // be called after num_batches.
   MadeBatch Take();
   // The number of the batch that Take returns.
-  int64_t next() const { return next_; }
+  int64_t next() const { return added_ - static_cast<int64_t>(workers_.num_pending()); }
   // False in a child that was forked from the process with the threads: nobody fills there, and
   // destruction would wait for threads that do not exist.
   bool has_threads() const;
@@ -43,7 +43,7 @@ class Prefetcher {
   const std::function<MadeBatch(int64_t)> make_;
   const int64_t num_batches_;
   const pid_t process_;
-  int64_t added_ = 0, next_ = 0;
+  int64_t added_ = 0;
   OrderedWorkers<MadeBatch> workers_;
 };
 

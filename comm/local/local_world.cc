@@ -240,11 +240,11 @@ void GroupState::FailLocked(Channel& channel, const std::shared_ptr<Operation>& 
   channel.pending.erase(operation->sequence);
   // From here on the members are out of step: other waiting calls would never complete. Each is
   // forgotten once it has failed, so that an attempt that finds no memory can be repeated.
-  auto fail_all = [&](Channel& channel) {
-    while (!channel.pending.empty()) {
-      const auto waiting = channel.pending.begin();
-      waiting->second->Fail("this group failed: " + broken_, Missing(channel, *waiting->second));
-      channel.pending.erase(waiting);
+  auto fail_all = [&](Channel& other) {
+    while (!other.pending.empty()) {
+      const auto waiting = other.pending.begin();
+      waiting->second->Fail("this group failed: " + broken_, Missing(other, *waiting->second));
+      other.pending.erase(waiting);
     }
   };
   fail_all(all_);
