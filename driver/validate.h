@@ -22,8 +22,7 @@ struct ValidateOptions {
 
 // The mean over every block of the validation tokens. Collective: batches are dealt out to the
 // data-parallel ranks, and all ranks of one replica call the model together. Rank 0 alone knows the
-// event's bytes. Leaves the model in
-// training mode.
+// event's bytes. Leaves the model in training mode.
 ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin, const Corpus& corpus,
                          const comm::World& world, const ValidateOptions& options);
 
