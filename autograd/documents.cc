@@ -37,49 +37,76 @@ Documents::Documents(const Tensor& starts) {
   }
 }
 
+Documents::Documents(int64_t batch, int64_t tokens, ContextPtr context)
+    : context_(std::move(context)),
+      batch_(batch),
+      tokens_(tokens),
+      starts_(static_cast<size_t>(batch * tokens), 0) {}
+
+std::shared_ptr<Documents> Documents::OfMask(const Tensor& mask) {
+  APOGEE_CHECK(mask.defined() && mask.rank() == 2 && mask.dtype() == DType::kI64,
+               "documents: a mask of padding must be i64 [batch, tokens], got ",
+               mask.defined() ? DTypeName(mask.dtype()) : "an undefined tensor", " ", mask.shape());
+  auto documents = std::make_shared<Documents>(mask.size(0), mask.size(1), mask.context());
+  const std::vector<int64_t> values = mask.ToVector<int64_t>();
+  std::vector<uint8_t> seen;
+  for (size_t i = 0; i < values.size(); ++i) {
+    APOGEE_CHECK(values[i] == 0 || values[i] == 1, "documents: mask[",
+                 static_cast<int64_t>(i) / mask.size(1), ", ",
+                 static_cast<int64_t>(i) % mask.size(1), "] is ", values[i],
+                 "; it must be 1 for a token or 0 for padding");
+    seen.push_back(static_cast<uint8_t>(values[i]));
+  }
+  documents->seen_keys_ =
+      Tensor::FromVector<uint8_t>(seen, {mask.size(0), 1, 1, mask.size(1)}, mask.context());
+  return documents;
+}
+
 void Documents::CheckFit(const char* what, int64_t batch, int64_t tokens) const {
   APOGEE_CHECK(batch == batch_ && tokens == tokens_, what, ": starts [", batch_, ", ", tokens_,
                "] are not those of ", batch, " sequences of ", tokens,
                " tokens; pass the starts of the same batch");
 }
 
-// of_token(start, index in the sequence) for the tokens of `queries`.
+// of_token(start, index in the sequence) for the tokens of made.queries.
 template <typename Fn>
-Tensor Documents::Make(const SequencePart& queries, const SequencePart& keys, bool are_positions,
-                       const Fn& of_token) {
-  const auto known = std::ranges::find_if(made_, [&](const Made& made) {
-    return made.are_positions == are_positions && Equal(made.queries, queries) &&
-           Equal(made.keys, keys);
+Tensor Documents::Make(Made made, const Fn& of_token) {
+  const auto known = std::ranges::find_if(made_, [&made](const Made& other) {
+    return other.are_positions == made.are_positions && other.window == made.window &&
+           Equal(other.queries, made.queries) && Equal(other.keys, made.keys);
   });
   if (known != made_.end()) return known->tensor;
-  const int64_t held = tokens_ / queries.size;
+  const int64_t held = tokens_ / made.queries.size;
   std::vector<int64_t> values;
   values.reserve(static_cast<size_t>(batch_ * held));
   for (int64_t b = 0; b < batch_; ++b) {
-    for (const TokenRun& run : queries.Runs(held)) {
+    for (const TokenRun& run : made.queries.Runs(held)) {
       for (int64_t t = run.first; t < run.first + run.length; ++t) {
         values.push_back(of_token(starts_[static_cast<size_t>(b * tokens_ + t)], t));
       }
     }
   }
-  made_.push_back({queries, keys, are_positions,
-                   Tensor::FromVector<int64_t>(values, {batch_, held}, context_)});
+  made.tensor = Tensor::FromVector<int64_t>(values, {batch_, held}, context_);
+  made_.push_back(std::move(made));
   return made_.back().tensor;
 }
 
-Tensor Documents::FirstKeys(const SequencePart& queries, const SequencePart& keys) {
+Tensor Documents::FirstKeys(const SequencePart& queries, const SequencePart& keys, int64_t window) {
   const std::vector<TokenRun> runs = keys.Runs(tokens_ / keys.size);
-  return Make(queries, keys, false, [&runs](int64_t start, int64_t) {
-    int64_t before = 0;  // keys before the document
+  const auto keys_before = [&runs, window](int64_t start, int64_t t) {
+    const int64_t first = window == 0 ? start : std::max(start, t - window + 1);
+    int64_t before = 0;
     for (const TokenRun& run : runs) {
-      before += std::clamp<int64_t>(start - run.first, 0, run.length);
+      before += std::clamp<int64_t>(first - run.first, 0, run.length);
     }
     return before;
-  });
+  };
+  return Make({.queries = queries, .keys = keys, .window = window}, keys_before);
 }
 
 Tensor Documents::Positions(const SequencePart& part) {
-  return Make(part, part, true, [](int64_t start, int64_t t) { return t - start; });
+  return Make({.queries = part, .keys = part, .are_positions = true},
+              [](int64_t start, int64_t t) { return t - start; });
 }
 
 const std::shared_ptr<Documents>& CurrentDocuments() { return current_documents; }

@@ -29,6 +29,11 @@ class Documents {
   // each token either begins a document (its start is its own index) or continues the one of the
   // token before it. Must stay within one thread.
   explicit Documents(const Tensor& starts);
+  // Sequences of one document each.
+  Documents(int64_t batch, int64_t tokens, ContextPtr context);
+  // Sequences of one document each, with padding that no token attends to. `mask`: i64 [B, T], 1
+  // for a token, 0 for padding. Throws Error that names the place for another value.
+  static std::shared_ptr<Documents> OfMask(const Tensor& mask);
 
   int64_t batch() const { return batch_; }
   int64_t tokens() const { return tokens_; }
@@ -37,24 +42,29 @@ class Documents {
   void CheckFit(const char* what, int64_t batch, int64_t tokens) const;
 
   // ops::AttentionOptions::first_keys of the tokens that `queries` holds, among the keys of the
-  // tokens that `keys` holds: [B, T / size]. Parts are made once, and shared by all layers.
-  Tensor FirstKeys(const SequencePart& queries, const SequencePart& keys);
+  // tokens that `keys` holds: [B, T / size]. With a `window` above 0 a token sees only the last
+  // `window` tokens of its document, itself included. Parts are made once, and shared by all
+  // layers.
+  Tensor FirstKeys(const SequencePart& queries, const SequencePart& keys, int64_t window = 0);
+  // ops::AttentionOptions::mask of OfMask, u8 [B, 1, 1, T]; undefined: there is no padding.
+  const Tensor& seen_keys() const { return seen_keys_; }
   // i64 [B, T / size]: the place in its document of each token that `part` holds.
   Tensor Positions(const SequencePart& part);
 
  private:
   struct Made {
     SequencePart queries, keys;
-    bool are_positions;
-    Tensor tensor;
+    int64_t window = 0;
+    bool are_positions = false;
+    Tensor tensor = {};
   };
   template <typename Fn>
-  Tensor Make(const SequencePart& queries, const SequencePart& keys, bool are_positions,
-              const Fn& of_token);
+  Tensor Make(Made made, const Fn& of_token);
 
   ContextPtr context_;
   int64_t batch_ = 0, tokens_ = 0;
   std::vector<int64_t> starts_;
+  Tensor seen_keys_;
   std::vector<Made> made_;
 };
 

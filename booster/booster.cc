@@ -199,6 +199,16 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
   });
 }
 
+std::vector<std::vector<int64_t>> Booster::generate(
+    const std::vector<std::vector<int64_t>>& prompts, nn::Module& model,
+    const nn::GenerateOptions& options) {
+  return InCall("generate", [&] {
+    APOGEE_CHECK(&model == model_, "generate: needs the model that boost returned");
+    return nn::Generate(model, prompts, options,
+                        [&](const Tensor& tokens) { return plugin_.Evaluate(model, tokens); });
+  });
+}
+
 absl::Status Booster::save_training_state(const std::string& folder, const RunPosition& position,
                                           const SaveOptions& options) {
   return InCall("save_training_state", [&] {

@@ -42,6 +42,7 @@
 #include "apogee/core/step_listener.h"
 #include "apogee/core/trace/trace.h"
 #include "apogee/data/loader.h"
+#include "apogee/nn/generation/generate.h"
 #include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
@@ -130,6 +131,16 @@ class Booster : private StepListener {
   PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
                                   const Criterion& criterion, optim::Optimizer* optimizer,
                                   const PipelineOptions& options);
+
+  // Continues texts with the boosted model, as nn::Generate does, under any plugin: with pipeline
+  // stages, tensor parallelism or sharded parameters. Every rank passes the same arguments and gets
+  // the same tokens. Under sequence parallelism set use_cache = false, and window_multiple to
+  // twice its ranks. Collective.
+  //
+  //   auto texts = booster.generate({prompt}, boosted.model, {.max_tokens = positions});
+  std::vector<std::vector<int64_t>> generate(const std::vector<std::vector<int64_t>>& prompts,
+                                             nn::Module& model,
+                                             const nn::GenerateOptions& options = {});
 
   // While the result lives, each `num_micro_batches` calls of backward (or execute_pipeline with an
   // optimizer) are one window (accumulation.h). Throws Error while another window is open.

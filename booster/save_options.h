@@ -43,7 +43,13 @@ struct SaveModelOptions {
   bool shard = true;
   int64_t size_per_shard_mb = 5120;
   bool use_safetensors = true;
+  // The text of config.json, as nn::HfModel::config_json or nn::FormatHfConfig. Its dtype becomes
+  // that of the weights.
   std::string config_json = {};
+  // true: writes the optimizer's f32 master weights instead of the 16-bit values that they are
+  // rounded to. Parameters without masters (frozen ones, those of a plugin that keeps no masters)
+  // are written as they are.
+  bool f32_masters = false;
   bool use_async = false;  // as in FileOptions
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
@@ -51,8 +57,9 @@ struct SaveModelOptions {
 struct LoadModelOptions {
   // false: missing and unexpected tensors are reported and not refused.
   bool strict = true;
-  // model_prefix: begins the model's names but not the names in the files. file_prefix: the
-  // reverse.
+  // model_prefix: begins the model's names but not the names in the files; names without it are not
+  // in the files, and keep their values. file_prefix: the reverse. If neither is given, a prefix
+  // that makes all tensors of the files fit is found by itself.
   std::string model_prefix = {}, file_prefix = {};
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };

@@ -2,6 +2,8 @@
 
 #include "apogee/booster/state_files.h"
 
+#include <map>
+#include <set>
 #include <utility>
 
 #include "apogee/booster/replica_check.h"
@@ -20,6 +22,38 @@ std::vector<checkpoint::TensorPart> WeightsOf(const nn::Module& model, const Plu
   return parts;
 }
 
+// Puts master weights in the place of the values that they were rounded to. Of a tensor that has
+// masters on some rank, a rank without takes no part in the save. Collective.
+void UseMasters(const optim::Optimizer& optimizer, const comm::GroupPtr& group,
+                std::vector<checkpoint::TensorPart>& parts) {
+  std::map<std::string, const optim::ParamView*> masters;  // of this rank
+  std::string names;
+  for (const optim::ParamView& view : optimizer.views()) {
+    if (!view.own_master().defined()) continue;
+    masters[view.name()] = &view;
+    names += view.name() + '\0';
+  }
+  std::set<std::string> anywhere;
+  for (const std::string& text : checkpoint::GatherTexts(names, group)) {
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\0', begin);
+      anywhere.insert(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  for (checkpoint::TensorPart& part : parts) {
+    if (!anywhere.contains(part.name)) continue;
+    const auto here = masters.find(part.name);
+    if (here != masters.end()) {
+      part.value = here->second->own_master();
+      part.layout = here->second->layout();
+    } else {
+      part.value = Tensor::Empty({0}, DType::kF32, part.value.context());
+      part.layout = Layout(part.layout.logical_shape(), LayoutOptions{});
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status StateFiles::Write(const std::string& path, bool use_async, const Files& files,
@@ -33,7 +67,8 @@ absl::Status StateFiles::Write(const std::string& path, bool use_async, const Fi
 absl::Status StateFiles::SaveModel(const std::string& path, const SaveModelOptions& options) {
   APOGEE_RETURN_IF_ERROR(runner_.Wait());
   SyncReplicas(parts_.plugin, parts_.optimizer);
-  const std::vector<checkpoint::TensorPart> parts = WeightsOf(parts_.model, parts_.plugin);
+  std::vector<checkpoint::TensorPart> parts = WeightsOf(parts_.model, parts_.plugin);
+  if (options.f32_masters) UseMasters(parts_.optimizer, parts_.plugin.group(), parts);
   APOGEE_RETURN_IF_ERROR(CheckReplicas("save_model", parts, parts_.plugin.group()));
   APOGEE_ASSIGN_OR_RETURN(
       const SaveRunner::Save save,

@@ -15,11 +15,14 @@ namespace apogee::checkpoint {
 struct LoadReport {
   std::vector<std::string> missing;     // asked for but not there: targets stay unchanged
   std::vector<std::string> unexpected;  // there but not asked for
-  // Special names of hub files (hf_names.h).
-  std::vector<std::string> buffers;  // there and known to be of no use: ignored
-  std::string prefix;                // the prefix of the asked names that the files lack
+  // Special names of hub files (hf_names.h). There and known to be of no use: buffers of older
+  // versions of the library, and parts that only other heads read. Ignored.
+  std::vector<std::string> buffers;
+  std::string prefix;  // the prefix of the asked names that the files lack
   // There, not asked for, and equal to the tensor that this model has instead: a tied head.
   std::vector<std::string> tied;
+  // The prefixes that were given, or found since none was (LoadWeightsOptions).
+  std::string model_prefix, file_prefix;
 };
 
 }  // namespace apogee::checkpoint

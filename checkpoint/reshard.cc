@@ -3,11 +3,13 @@
 #include "apogee/checkpoint/reshard.h"
 
 #include <algorithm>
+#include <set>
 
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/files/new_folder.h"
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/checkpoint/format/tensor_stream.h"
+#include "apogee/checkpoint/hf/hf_config_dtype.h"
 #include "apogee/checkpoint/hf/hf_shards.h"
 #include "apogee/checkpoint/save_plan.h"
 
@@ -112,9 +114,11 @@ absl::Status WriteWeights(FileSystem& files, const CheckpointReader& reader,
                           const std::string& folder, const SaveWeightsOptions& options) {
   const std::string prefix = kModelPrefix;
   std::map<std::string, int64_t> bytes_by_name;
+  std::set<std::string> dtypes;
   int64_t total = 0;
   for (const auto& [name, tensor] : reader.manifest().tensors) {
     if (!name.starts_with(prefix) || name.size() == prefix.size()) continue;
+    dtypes.insert(tensor.dtype);
     bytes_by_name[name.substr(prefix.size())] = tensor.bytes();
     total += tensor.bytes();
   }
@@ -143,7 +147,8 @@ absl::Status WriteWeights(FileSystem& files, const CheckpointReader& reader,
         WriteTextFile(files, JoinPath(folder, kHfIndexName), FormatHfIndexOf(shards, total)));
   }
   if (options.config_json.empty()) return absl::OkStatus();
-  return WriteTextFile(files, JoinPath(folder, "config.json"), options.config_json);
+  return WriteTextFile(files, JoinPath(folder, "config.json"),
+                       WithDType(options.config_json, dtypes));
 }
 
 // Makes folder `to`. `write` fills the temporary folder from the tensors whose names begin with

@@ -4,7 +4,7 @@
 # against it.
 #
 #   add_layer(NAME tensor
-#             SRCS tensor.cc ops/matmul.cc cpu/matmul.cc   # relative to the folder
+#             SRCS tensor.cc ops/matmul.cc cpu/products/matmul.cc   # relative to the folder
 #             HDRS tensor.h ops/matmul.h                   # public: installed under include/apogee/tensor/
 #             CUDA_HDRS cuda/device/launch.cuh             # installed for .cu files of users
 #             DEPS core                                    # layers; their own dependencies are added

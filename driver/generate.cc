@@ -2,54 +2,34 @@
 
 #include "apogee/driver/generate.h"
 
-#include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "apogee/autograd/grad_mode.h"
-#include "apogee/core/rng.h"
+#include "apogee/nn/generation/kv_cache.h"
 
 namespace apogee::driver {
-namespace {
 
-// The index at which the cumulative sum of softmax(logits / temperature) reaches u in (0, 1].
-int64_t Draw(const std::vector<double>& logits, double temperature, double u) {
-  const double highest = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> weights;
-  double total = 0;
-  for (const double logit : logits) {
-    total += weights.emplace_back(std::exp((logit - highest) / temperature));
-  }
-  double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    sum += weights[i];
-    if (sum >= u * total) return static_cast<int64_t>(i);
-  }
-  return static_cast<int64_t>(weights.size()) - 1;
-}
-
-}  // namespace
-
-std::string Generate(nn::Module& model, const data::Tokenizer& tokenizer, const ContextPtr& context,
+std::string Generate(Booster& booster, nn::Module& model, const data::Tokenizer& tokenizer,
                      const std::string& prompt, const GenerateOptions& options) {
-  const autograd::NoGradGuard no_grad;
-  model.Train(false);
-  const PhiloxKey key = MakeKey(options.seed, "generate");
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens = options.prefix;
   tokenizer.Encode(prompt, tokens);
   APOGEE_CHECK(!tokens.empty(), "generate: the prompt has no tokens; give at least a word");
-  for (int64_t i = 0; i < options.tokens; ++i) {
-    // The window always has `block` tokens, so the model sees only one shape. Tokens after the last
-    // one are padding: attention is causal and ignores them.
-    const int64_t length = std::min(static_cast<int64_t>(tokens.size()), options.block);
-    std::vector<int64_t> window(tokens.end() - length, tokens.end());
-    window.resize(static_cast<size_t>(options.block), 0);
-    const Tensor logits = model(Tensor::FromVector<int64_t>(window, {1, options.block}, context));
-    const auto last = logits.Detach().Slice(1, length - 1, 1).ToVector<double>();
-    const float u = ToUniform(Philox(key, static_cast<uint64_t>(i))[0]);
-    tokens.push_back(static_cast<int32_t>(Draw(last, options.temperature, u)));
+  const std::vector<std::vector<int64_t>> drawn = booster.generate(
+      {std::vector<int64_t>(tokens.begin(), tokens.end())}, model,
+      {.max_new_tokens = options.tokens,
+       .temperature = options.temperature,
+       .stop_tokens = options.end_of_text < 0 ? std::vector<int64_t>{}
+                                              : std::vector<int64_t>{options.end_of_text},
+       .seed = options.seed,
+       .max_tokens = options.block,
+       .slide_window = true,
+       .use_cache = nn::KvCacheProblem(model).empty(),
+       .window_multiple = options.block});  // sequence parallelism divides the block
+  for (const int64_t token : drawn[0]) {
+    // Ids that the tokenizer lacks, the padding of the model's vocabulary, stand for no text.
+    if (token < tokenizer.vocab_size()) tokens.push_back(static_cast<int32_t>(token));
   }
-  return tokenizer.Decode(tokens);
+  const bool has_marks = !options.prefix.empty() || options.end_of_text >= 0;
+  return tokenizer.Decode(tokens, /*skip_special=*/has_marks);
 }
 
 }  // namespace apogee::driver

@@ -19,7 +19,8 @@ namespace {
 int Launch(RunFlags& flags, const Program& program) {
   int exit_code = 0;  // rank 0's
   TraceFile trace(flags.trace);
-  const Corpus corpus = ValueOrThrow(LoadCorpus(flags));
+  const Corpus corpus = program.load ? program.load() : ValueOrThrow(LoadCorpus(flags));
+  flags.SettleEpochs(corpus.epoch_samples);
   const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
   if (flags.checkpoints.save_every > 0) CatchStopSignals();
   OkOrThrow(comm::launch({.num_ranks = flags.ranks,

@@ -40,6 +40,8 @@ struct Program {
   std::function<void(CommandLine&)> declare;
   // Checks the program's own flags, after RunFlags::Settle. Throws Error. May be null.
   std::function<void(const CommandLine&)> settle = nullptr;
+  // Returns the data; null: LoadCorpus of the flags. Throws Error. May change the flags.
+  std::function<Corpus()> load = nullptr;
   // Runs on every rank. Returns the exit code; the program's is rank 0's.
   std::function<int(const Rank&)> train;
   // Runs once after all ranks have ended well and the trace is written. May be null.

@@ -3,6 +3,7 @@
 #include "apogee/driver/run_flags.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apogee/autograd/parameter.h"
@@ -39,6 +40,11 @@ int ThreadsPerRank(int threads, int ranks) {
 void DeclareTraining(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
   line.Group("Training");
   line.AddCount("--steps", f.steps, "Optimizer steps");
+  if (set.epochs) {
+    line.HideDefault("--steps");
+    line.AddNumber("--epochs", f.epochs, "Passes over the training samples, instead of --steps",
+                   0.001);
+  }
   line.AddCount("--batch", f.batch,
                 std::string("Samples per ") + (set.accumulate ? "micro-batch" : "step") +
                     ", of all ranks together");
@@ -118,7 +124,7 @@ void DeclareReport(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
                  "Print every event of a step on rank 0: gradients that are ready, reductions, the "
                  "decision, gathers");
   if (!set.sample) return;
-  line.AddText("--prompt", f.prompt, "Text that the sample continues");
+  if (set.prompt) line.AddText("--prompt", f.prompt, "Text that the sample continues");
   line.AddCount("--sample", f.sample, "Tokens to generate at the end", 0);
   line.AddNumber("--temperature", f.temperature,
                  "Temperature of the sample; a lower one makes likely tokens likelier", 0.01, 100);
@@ -184,13 +190,27 @@ void RunFlags::Settle(const CommandLine& line) {
   DataFlags::Settle();
   training.f32_residual = !narrow_residual;
   threads_per_rank = ThreadsPerRank(threads, ranks);
-  FillOptions(*this);
+  if (line.given("--steps")) {
+    if (epochs > 0 && line.given("--epochs")) Throw("--steps or --epochs: give one of them");
+    epochs = 0;
+  }
+  // The schedule depends on the steps. SettleEpochs fills in those of epochs.
+  RunFlags filled = *this;
+  FillOptions(filled);
+  if (epochs == 0) FillOptions(*this);
   CheckCheckpoints(line, checkpoints, out);
   // Small instances report unsupported settings best.
-  MakeSchedule();
-  MakeOptimizer({std::make_shared<autograd::Parameter>(
+  filled.MakeSchedule();
+  filled.MakeOptimizer({std::make_shared<autograd::Parameter>(
       "weight", Tensor::Zeros({1}, DType::kF32, CpuContext()))});
   if (prompt.empty()) Throw("--prompt must not be empty: the sample continues it");
+}
+
+void RunFlags::SettleEpochs(int64_t samples) {
+  if (epochs == 0) return;
+  const double per_step = static_cast<double>(batch) * static_cast<double>(accumulate);
+  steps = std::max<int64_t>(1, std::llround(epochs * static_cast<double>(samples) / per_step));
+  FillOptions(*this);
 }
 
 void RunFlags::CheckBatch(int64_t parts, const std::string& reason) const {

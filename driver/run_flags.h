@@ -37,7 +37,9 @@ struct CheckpointFlags {
 struct RunFlagSet {
   bool accumulate = true;
   bool schedule = true;  // --schedule, --warmup
-  bool sample = true;    // --prompt, --sample, --temperature
+  bool sample = true;    // --sample, --temperature
+  bool prompt = true;    // --prompt, with --sample
+  bool epochs = false;   // --epochs
 };
 
 // bf16 if the processor has bf16 multiplication, else f32: the meaning of --precision auto.
@@ -51,6 +53,7 @@ struct RunFlags : DataFlags {
   std::string out;  // empty: no files
 
   int64_t steps = 1000;
+  double epochs = 0;  // passes over the training samples, which then give the steps; 0: `steps`
   int64_t batch = 8;  // samples per micro-batch, of all ranks together
   int64_t accumulate = 1;
   std::string optimizer = "adamw";
@@ -84,6 +87,10 @@ struct RunFlags : DataFlags {
   // Fills in the values that depend on each other, and checks all of them. Throws Error with one
   // sentence.
   void Settle(const CommandLine& line);
+
+  // Replaces the steps by those of the epochs, if there are any; `samples`: of an epoch. For
+  // driver::Run, before the ranks start.
+  void SettleEpochs(int64_t samples);
 
   // Throws Error, naming batch sizes that would work, unless `parts` divides the batch. `reason`
   // describes the parts.

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "apogee/booster/metrics/line_file.h"
 #include "apogee/core/text/text.h"
 #include "apogee/core/trace/step_log.h"
 #include "apogee/data/sampler.h"
-#include "apogee/data/token_dataset.h"
 #include "apogee/driver/checkpoints.h"
 #include "apogee/driver/generate.h"
 #include "apogee/driver/reports.h"
@@ -41,9 +39,8 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   scheduler_ = &scheduler;
 
   const int64_t batch = flags_.batch / plugin_.data_size();
-  const auto dataset = std::make_shared<data::BlockDataset>(
-      rank_.corpus.train, data::BlockOptions{.block = flags_.block, .stride = 1});
-  const auto order = std::make_shared<data::ShuffleSampler>(dataset->num_samples(), flags_.seed);
+  const auto& samples = rank_.corpus.train_samples;
+  const auto order = std::make_shared<data::ShuffleSampler>(samples->num_samples(), flags_.seed);
   const auto sampler = std::make_shared<data::DistributedSampler>(
       order, plugin_.data_rank(), plugin_.data_size(), batch * flags_.accumulate);
 
@@ -58,7 +55,7 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   const int64_t done = checkpoints_->Start();  // steps that the resumed run has done
   // A resumed run continues after the samples of the steps that are done.
   loader_ = std::make_unique<data::Loader>(
-      dataset, sampler, context,
+      samples, sampler, context,
       data::LoaderOptions{.batch = batch,
                           .num_batches = (flags_.steps - done) * flags_.accumulate});
   loader_->set_state({.samples = done * flags_.batch * flags_.accumulate});
@@ -117,25 +114,33 @@ bool TextRun::AfterStep() {
 }
 
 void TextRun::Validate() {
-  const ValidationEvent event =
-      driver::Validate(*boosted_, plugin_, rank_.corpus, rank_.world,
-                       {.block = flags_.block, .batch = flags_.batch, .step = flags_.steps});
+  const ValidationEvent event = driver::Validate(booster_, *boosted_, rank_.corpus, rank_.world,
+                                                 {.batch = flags_.batch, .step = event_.step});
   if (metrics_ != nullptr) OkOrThrow(metrics_->Validation(event));
 }
 
 void TextRun::ReportMemory() { Note(DescribeMemory(rank_.world, rank_.start)); }
 
-void TextRun::WriteSample() {
+void TextRun::WriteSample() { WriteSamples({flags_.prompt}); }
+
+void TextRun::WriteSamples(const std::vector<std::string>& prompts) {
   const std::vector<autograd::ParameterPtr> parameters = boosted_->model.Parameters();
   const bool sharded = std::ranges::any_of(
       parameters, [](const autograd::ParameterPtr& each) { return !each->is_local(); });
   if (plugin_.data_rank() != 0 && !sharded) return;
-  Note("sample:\n" + Generate(boosted_->model, *rank_.corpus.tokenizer, rank_.world.context(),
-                              flags_.prompt,
-                              {.block = flags_.block,
-                               .tokens = flags_.sample,
-                               .temperature = flags_.temperature,
-                               .seed = flags_.seed}));
+  const Corpus& corpus = rank_.corpus;
+  // A sample of JSON Lines begins with the tokenizer's prefix and ends with its end of text.
+  const bool has_end = corpus.end_of_text >= 0;
+  for (const std::string& prompt : prompts) {
+    Note("sample:\n" +
+         Generate(booster_, boosted_->model, *corpus.tokenizer, prompt,
+                  {.block = flags_.block,
+                   .tokens = flags_.sample,
+                   .temperature = flags_.temperature,
+                   .seed = flags_.seed,
+                   .prefix = has_end ? corpus.tokenizer->prefix() : std::vector<int32_t>{},
+                   .end_of_text = corpus.end_of_text}));
+  }
 }
 
 void TextRun::Note(const std::string& text) {

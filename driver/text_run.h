@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apogee/booster/booster.h"
 #include "apogee/booster/metrics/metrics.h"
@@ -61,9 +62,11 @@ class TextRun {
   [[nodiscard]] bool Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
                            const RunDescription& description);
 
-  // This rank's part of the samples of the steps to do: blocks that start anywhere in the text, in
-  // an order that depends only on the seed.
+  // This rank's part of the samples of the steps to do (Corpus::train_samples), in an order that
+  // depends only on the seed.
   data::Loader& samples() { return *loader_; }
+  // The last step that is done; 0: a new run.
+  int64_t step() const { return event_.step; }
 
   // `loss`: this rank's loss of the step. Throws Error on every rank if the mean over the ranks is
   // not finite. Collective.
@@ -72,13 +75,15 @@ class TextRun {
   // Collective.
   [[nodiscard]] bool AfterStep();
 
-  // After the loop. The loss on the part of the text that is not for training. Collective.
+  // The loss on the part of the text that is not for training, before the loop or after it.
+  // Collective. A run that has validated after its last step is finished for Start.
   void Validate();
   // The peak memory of ranks and process. Collective.
   void ReportMemory();
-  // Lets the model write. Call it on every rank: all of them gather sharded parameters; otherwise
-  // the first replica writes alone.
+  // Lets the model continue the prompt of the flags, or these. Call it on every rank: all of them
+  // gather sharded parameters; otherwise the first replica writes alone.
   void WriteSample();
+  void WriteSamples(const std::vector<std::string>& prompts);
   // Prints lines on rank 0, and adds them to train.log. Not a collective.
   void Note(const std::string& text);
 

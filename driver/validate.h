@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Validates a model: its loss on the part of a text that is not used for training.
+// Validates a model: its loss on the part of the data that is not used for training.
 //
-//   ValidationEvent event = Validate(boosted, plugin, corpus, world,
-//                                    {.block = 128, .batch = 8, .step = steps});
+//   ValidationEvent event = Validate(booster, boosted, corpus, world, {.batch = 8, .step = steps});
 #ifndef APOGEE_DRIVER_VALIDATE_H_
 #define APOGEE_DRIVER_VALIDATE_H_
 
@@ -15,15 +14,14 @@
 namespace apogee::driver {
 
 struct ValidateOptions {
-  int64_t block = 128;
   int64_t batch = 8;  // samples per call, of all data-parallel ranks together
   int64_t step = 0;   // for the event
 };
 
-// The mean over every block of the validation tokens. Collective: batches are dealt out to the
-// data-parallel ranks, and all ranks of one replica call the model together. Rank 0 alone knows the
-// event's bytes. Leaves the model in training mode.
-ValidationEvent Validate(const Boosted& boosted, const Plugin& plugin, const Corpus& corpus,
+// The mean over every target of the validation samples, under any plugin. Collective: batches are
+// dealt out to the data-parallel ranks, and all ranks of one replica call the model together. Rank
+// 0 alone knows the event's bytes. Leaves the model in training mode.
+ValidationEvent Validate(Booster& booster, const Boosted& boosted, const Corpus& corpus,
                          const comm::World& world, const ValidateOptions& options);
 
 }  // namespace apogee::driver

@@ -3,6 +3,7 @@
 #include "apogee/matrix/catalog.h"
 
 #include "apogee/core/text/text.h"
+#include "apogee/matrix/models/families.h"
 #include "apogee/matrix/models/fed_gradients.h"
 #include "apogee/matrix/models/layer_models.h"
 #include "apogee/matrix/models/tiny_model.h"
@@ -30,6 +31,9 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   workloads.Add("cnn", std::make_shared<CnnWorkload>());
   workloads.Add("encoder", std::make_shared<EncoderWorkload>());
   workloads.Add("gru", std::make_shared<GruWorkload>());
+  for (const std::string& name : FamilyNames()) {
+    workloads.Add("hf_" + name, std::make_shared<FamilyWorkload>(name));
+  }
 }
 
 const PluginVariant& Catalog::FindPlugin(const std::string& name) const {

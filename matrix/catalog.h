@@ -43,6 +43,7 @@ struct Catalog {
   //   gpt2_deep (tied),               the same, with layers for two chunks of four pipeline stages
   //   llama_deep (untied)
   //   cnn, encoder, gru               LayerWorkload
+  //   hf_llama, hf_gemma2, …          FamilyWorkload
   NameTable<std::shared_ptr<const Workload>> workloads{"workload"};
 };
 

@@ -3,10 +3,12 @@
 #include "apogee/matrix/cell.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "apogee/core/rng.h"
 #include "apogee/core/text/text.h"
+#include "apogee/matrix/models/families.h"
 #include "apogee/matrix/plugins.h"
 
 namespace apogee::matrix {
@@ -98,6 +100,53 @@ void AppendHybrid(const Catalog& catalog, const std::string& optimizer, const Pl
   }
 }
 
+// Every family with AdamW in f64 under each way to shard: data parallelism, tensor parallelism,
+// pipelines, sequences, and products of these.
+void AppendFamilies(const Catalog& catalog, std::vector<Cell>& cells) {
+  struct Layout {
+    const char* plugin;
+    int world;
+  };
+  constexpr Layout kLayouts[] = {{"ddp", 3},
+                                 {"zero1", 2},
+                                 {"zero2", 3},
+                                 {"gemini", 2},
+                                 {"hybrid_tp2_zero0", 2},
+                                 {"hybrid_tp2_zero2", 4},
+                                 {"gemini_tp2", 4},
+                                 {"hybrid_pp2_1f1b_zero0", 2},
+                                 {"hybrid_pp2_zbv_zero2", 4},
+                                 {"hybrid_pp2_tp2_interleaved_zero1", 8},
+                                 {"hybrid_sp2_split_gather_tp2_zero0", 2},
+                                 {"gemini_sp2_split_gather_tp2", 4},
+                                 {"hybrid_sp2_all_to_all_zero0", 2},
+                                 {"hybrid_sp2_ring_attn_zero0", 2},
+                                 {"gemini_sp2_ring_attn_tp2", 4}};
+  for (const std::string& name : catalog.workloads.names()) {
+    const auto* family = dynamic_cast<const FamilyWorkload*>(&catalog.FindWorkload(name));
+    if (family == nullptr) continue;
+    int turn = 0;
+    for (const Layout& layout : kLayouts) {
+      const std::string plugin = layout.plugin;
+      const bool pipeline = plugin.find("_pp") != std::string::npos;
+      const bool sequence = plugin.find("_sp") != std::string::npos;
+      if (!family->is_chain() && (pipeline || sequence)) continue;
+      if (family->takes_images() && sequence) continue;
+      // Sequences in a ring, and keys and values of attention both ways: that is refused.
+      if (family->is_encoder() && plugin.find("ring") != std::string::npos) continue;
+      const Window& window = kWindows[turn++ % std::size(kWindows)];
+      cells.push_back({.optimizer = "adamw",
+                       .plugin = plugin,
+                       .world = layout.world,
+                       .precision = "f64",
+                       .accumulate = window.accumulate,
+                       .no_sync = window.no_sync,
+                       .clip = turn % 2 == 0,
+                       .workload = name});
+    }
+  }
+}
+
 // Optimizers with 1-bit messages need whole local gradients. Plugins that shard, or that promise
 // the same bits for any number of ranks, refuse them at boost. split_gather at stage 3 refuses
 // optimizers that update inside backward.
@@ -178,6 +227,7 @@ std::vector<Cell> AllCells(const Catalog& catalog) {
       }
     }
   }
+  AppendFamilies(catalog, cells);
   std::set<std::string> names;
   std::erase_if(cells, [&](Cell& cell) {
     cell.clip = cell.clip && CanClip(cell);

@@ -18,9 +18,17 @@ bool MayCast(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
-// Norms read f32 themselves.
-Tensor NormInput(const Module& norm, const Tensor& x, const Parameter& weight) {
-  return x.dtype() == DType::kF32 ? x : InputOf(norm, x, weight);
+void CheckOptions(const LinearOptions& options) {
+  APOGEE_CHECK(
+      !options.to_residual || !options.activation,
+      "linear: a result for the residual stream (to_residual) is a sum's addend and has no "
+      "activation; set one of the two");
+  if (!options.soft_cap) return;
+  APOGEE_CHECK(*options.soft_cap > 0 && std::isfinite(*options.soft_cap),
+               "linear: soft_cap must be above 0, got ", *options.soft_cap,
+               "; leave it out for none");
+  APOGEE_CHECK(!options.activation,
+               "linear: soft_cap is for logits, which have no activation; set one of the two");
 }
 
 }  // namespace
@@ -34,12 +42,13 @@ Tensor InputOf(const Module& layer, const Tensor& x, const Parameter& weight) {
   return layer.residual_dtype() ? CastInput(x, weight.dtype()) : x;
 }
 
+Tensor NormInput(const Module& norm, const Tensor& x, const Parameter& weight) {
+  return x.dtype() == DType::kF32 ? x : InputOf(norm, x, weight);
+}
+
 Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : options_(options) {
   APOGEE_CHECK(in > 0 && out > 0, "linear: sizes must be positive, got ", in, " and ", out);
-  APOGEE_CHECK(
-      !options.to_residual || !options.activation,
-      "linear: a result for the residual stream (to_residual) is a sum's addend and has no "
-      "activation; set one of the two");
+  CheckOptions(options);
   const double bound = 1.0 / std::sqrt(static_cast<double>(in));
   const Init weight_init = options.init.value_or(Init::Uniform(-bound, bound));
   const Init bias_init = options.init ? Init::Constant(0) : Init::Uniform(-bound, bound);
@@ -48,26 +57,45 @@ Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) : options_
   if (options.bias) bias_ = RegisterParameter("bias", {out}, bias_init);
 }
 
-Linear::Linear(ParameterPtr weight) : options_{.bias = false}, weight_(std::move(weight)) {
+Linear::Linear(ParameterPtr weight, ParameterPtr bias, const LinearOptions& options)
+    : options_(options), weight_(std::move(weight)), bias_(std::move(bias)) {
+  CheckOptions(options);
+  const bool out_in = options.layout == WeightLayout::kOutIn;
   APOGEE_CHECK(weight_ != nullptr && weight_->shape().rank() == 2,
-               "linear: a tied weight must be a parameter [out, in]");
+               "linear: a tied weight must be a parameter ", out_in ? "[out, in]" : "[in, out]");
+  const Shape out{weight_->shape()[out_in ? 0 : 1]};
+  APOGEE_CHECK(bias_ == nullptr || (options.bias && bias_->shape() == out),
+               "linear: with the tied weight ", weight_->name(), " ", weight_->shape(),
+               " the bias ", bias_->name(), " ", bias_->shape(), " must be ", out,
+               ", and options.bias must be true");
+  APOGEE_CHECK(!options.init, "linear: the owner of the tied weight ", weight_->name(),
+               " initialises it; leave options.init out");
 }
 
 Tensor Linear::Forward(const Tensor& x) {
-  return autograd::Linear(
+  const Tensor y = autograd::Linear(
       InputOf(*this, x, *weight_), weight_->value(), autograd::ValueOf(bias_),
       {.layout = options_.layout, .activation = options_.activation, .out_dtype = out_dtype()});
+  return CapLogits(y, options_.soft_cap);
 }
 
 std::optional<DType> Linear::out_dtype() const {
   return options_.to_residual && residual_dtype() == DType::kF32 ? residual_dtype() : std::nullopt;
 }
 
-Embedding::Embedding(int64_t vocab, int64_t dim, const Init& init)
-    : weight_(RegisterParameter("weight", {vocab, dim}, init)) {}
+Tensor CapLogits(const Tensor& logits, const std::optional<double>& soft_cap) {
+  if (!soft_cap) return logits;
+  return autograd::SoftCap(logits, *soft_cap);
+}
+
+Embedding::Embedding(int64_t vocab, int64_t dim, const Init& init, int64_t padding_id)
+    : padding_id_(padding_id), weight_(RegisterParameter("weight", {vocab, dim}, init)) {
+  APOGEE_CHECK(padding_id >= -1 && padding_id < vocab, "embedding: the padding id ", padding_id,
+               " is outside [0, ", vocab, "); use -1 for none");
+}
 
 Tensor Embedding::Forward(const Tensor& tokens) {
-  return autograd::Embedding(tokens, weight_->value());
+  return autograd::Embedding(tokens, weight_->value(), {}, padding_id_);
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps)
@@ -79,11 +107,13 @@ Tensor LayerNorm::Forward(const Tensor& x) {
   return autograd::LayerNorm(NormInput(*this, x, *weight_), weight_->value(), bias_->value(), eps_);
 }
 
-RmsNorm::RmsNorm(int64_t dim, double eps)
-    : eps_(eps), weight_(RegisterParameter("weight", {dim}, Init::Constant(1))) {}
+RmsNorm::RmsNorm(int64_t dim, double eps, double weight_offset)
+    : eps_(eps),
+      weight_offset_(weight_offset),
+      weight_(RegisterParameter("weight", {dim}, Init::Constant(1 - weight_offset))) {}
 
 Tensor RmsNorm::Forward(const Tensor& x) {
-  return autograd::RmsNorm(NormInput(*this, x, *weight_), weight_->value(), eps_);
+  return autograd::RmsNorm(NormInput(*this, x, *weight_), weight_->value(), eps_, weight_offset_);
 }
 
 Dropout::Dropout(double p) : p_(p) {
@@ -104,13 +134,21 @@ void Dropout::RefuseCut(const Tensor& x) const {
 
 void Linear::DescribeConfig(ConfigTexts& texts) const {
   if (options_.activation) texts.function["activation"] = ConfigText(*options_.activation);
+  if (options_.soft_cap) texts.function["soft_cap"] = ConfigText(*options_.soft_cap);
+}
+
+void Embedding::DescribeConfig(ConfigTexts& texts) const {
+  if (padding_id_ >= 0) texts.training["padding_id"] = ConfigText(padding_id_);
 }
 
 void LayerNorm::DescribeConfig(ConfigTexts& texts) const {
   texts.function["eps"] = ConfigText(eps_);
 }
 
-void RmsNorm::DescribeConfig(ConfigTexts& texts) const { texts.function["eps"] = ConfigText(eps_); }
+void RmsNorm::DescribeConfig(ConfigTexts& texts) const {
+  texts.function["eps"] = ConfigText(eps_);
+  if (weight_offset_ != 0) texts.function["weight_offset"] = ConfigText(weight_offset_);
+}
 
 void Dropout::DescribeConfig(ConfigTexts& texts) const { texts.training["p"] = ConfigText(p_); }
 

@@ -34,6 +34,9 @@ Tensor CastInput(const Tensor& x, DType dtype);
 // bits, else x itself, so that a mismatch of dtypes is seen as the user's mistake.
 Tensor InputOf(const Module& layer, const Tensor& x, const Parameter& weight);
 
+// The same for a norm, which reads f32 itself.
+Tensor NormInput(const Module& norm, const Tensor& x, const Parameter& weight);
+
 struct LinearOptions {
   bool bias = true;
   // kOutIn: weight [out, in]; kInOut: weight [in, out], GPT-2's Conv1D.
@@ -46,14 +49,18 @@ struct LinearOptions {
   // The initialiser of the weight; the bias is then 0. Default: torch's uniform(-1/sqrt(in),
   // 1/sqrt(in)) for both.
   std::optional<Init> init = {};
+  // Above 0: the result y becomes soft_cap * tanh(y / soft_cap). Not with an activation.
+  std::optional<double> soft_cap = {};
 };
 
 // Parameters: "weight" and, with bias, "bias" [out]. x [.., in] -> [.., out].
 class Linear : public Module, public Configured {
  public:
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
-  // Tied: uses `weight` [out, in], which another module owns; no bias.
-  explicit Linear(ParameterPtr weight);
+  // Tied: uses `weight`, shaped as options.layout says, and `bias` [out], null: none. Other modules
+  // own and initialise them.
+  explicit Linear(ParameterPtr weight, ParameterPtr bias = nullptr,
+                  const LinearOptions& options = {});
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   const ParameterPtr& weight() const { return weight_; }
@@ -61,6 +68,7 @@ class Linear : public Module, public Configured {
   const ParameterPtr& bias() const { return bias_; }
   WeightLayout layout() const { return options_.layout; }
   const std::optional<Activation>& activation() const { return options_.activation; }
+  const std::optional<double>& soft_cap() const { return options_.soft_cap; }
   // Of the result: autograd::LinearOptions::out_dtype.
   std::optional<DType> out_dtype() const;
 
@@ -69,14 +77,23 @@ class Linear : public Module, public Configured {
   ParameterPtr weight_, bias_;
 };
 
-// Parameter: "weight" [vocab, dim]. tokens i64 [..] -> [.., dim].
-class Embedding : public Module {
+// soft_cap * tanh(logits / soft_cap); without a soft_cap the logits themselves.
+Tensor CapLogits(const Tensor& logits, const std::optional<double>& soft_cap);
+
+// Parameter: "weight" [vocab, dim]. tokens i64 [..] -> [.., dim]. Lookups of padding_id give no
+// gradient; -1: there is none. Its row begins like any other.
+class Embedding : public Module, public Configured {
  public:
-  Embedding(int64_t vocab, int64_t dim, const Init& init = Init::Normal(0, 1));
+  // Throws Error unless padding_id is -1 or in [0, vocab).
+  Embedding(int64_t vocab, int64_t dim, const Init& init = Init::Normal(0, 1),
+            int64_t padding_id = -1);
   Tensor Forward(const Tensor& tokens) override;
+  void DescribeConfig(ConfigTexts& texts) const override;
   const ParameterPtr& weight() const { return weight_; }
+  int64_t padding_id() const { return padding_id_; }
 
  private:
+  int64_t padding_id_;
   ParameterPtr weight_;
 };
 
@@ -86,21 +103,27 @@ class LayerNorm : public Module, public Configured {
   explicit LayerNorm(int64_t dim, double eps = 1e-5);
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
+  const ParameterPtr& weight() const { return weight_; }
+  const ParameterPtr& bias() const { return bias_; }
+  double eps() const { return eps_; }
 
  private:
   double eps_;
   ParameterPtr weight_, bias_;
 };
 
-// Parameter: "weight" [dim]. x [.., dim].
+// Parameter: "weight" [dim]. x [.., dim]. Each element is scaled by weight + weight_offset
+// (autograd::RmsNorm), 1 at first.
 class RmsNorm : public Module, public Configured {
  public:
-  explicit RmsNorm(int64_t dim, double eps = 1e-6);
+  explicit RmsNorm(int64_t dim, double eps = 1e-6, double weight_offset = 0);
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
+  const ParameterPtr& weight() const { return weight_; }
+  double eps() const { return eps_; }
 
  private:
-  double eps_;
+  double eps_, weight_offset_;
   ParameterPtr weight_;
 };
 

@@ -213,6 +213,8 @@ class Module {
   // From now on Register and RegisterParameter throw Error in the whole tree: the optimizer and the
   // plugin have taken its parameters, so a new one would not be trained. Booster::boost calls this.
   void CloseTree();
+  // CloseTree has been called: the model is boosted.
+  bool is_closed() const { return closed_; }
   // Expires when this module is destroyed; for code that holds a pointer to it.
   std::weak_ptr<const void> lifetime() const { return lifetime_.token(); }
   // True if this module, not a child, has hooks.

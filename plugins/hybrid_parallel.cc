@@ -50,6 +50,10 @@ void HybridParallelPlugin::Backward(const Tensor& loss, optim::Optimizer& optimi
 PipelineResult HybridParallelPlugin::ExecutePipeline(const PipelineCall& call) {
   return state_->pipeline_.is_on() ? state_->ExecutePipeline(call) : Plugin::ExecutePipeline(call);
 }
+Tensor HybridParallelPlugin::Evaluate(nn::Module& model, const Tensor& inputs) {
+  return state_->pipeline_.is_on() ? state_->pipeline_.Evaluate(model, inputs)
+                                   : Plugin::Evaluate(model, inputs);
+}
 std::shared_ptr<void> HybridParallelPlugin::NoSync() { return state_->inner().NoSync(); }
 comm::GroupPtr HybridParallelPlugin::group() const { return state_->world_.group(); }
 comm::GroupPtr HybridParallelPlugin::data_group() const { return mesh().group(comm::Axis::kDp); }

@@ -176,6 +176,8 @@ class HybridParallelPlugin : public Plugin {
   // Throws Error if the first training batch gives fewer micro-batches than there are stages. Later
   // batches may be smaller. Collective over all ranks that train the replica.
   PipelineResult ExecutePipeline(const PipelineCall& call) override;
+  // With pp_size > 1 the stages run one after the other, and the last one broadcasts its output.
+  Tensor Evaluate(nn::Module& model, const Tensor& inputs) override;
   std::shared_ptr<void> NoSync() override;
   comm::GroupPtr group() const override;
   comm::GroupPtr data_group() const override;

@@ -82,6 +82,11 @@ class Plugin {
   // starts of documents, or refuse them. Collective.
   virtual PipelineResult ExecutePipeline(const PipelineCall& call);
 
+  // The output of a model in evaluation mode for a whole batch, on every rank that runs the
+  // replica; they all pass the same batch. By default model(inputs): override it if that does not
+  // run, since the model is cut into stages. Call it without a graph, after Configure. Collective.
+  virtual Tensor Evaluate(nn::Module& model, const Tensor& inputs) { return model(inputs); }
+
   // All ranks that train the model together; null for one rank. They save checkpoints together:
   // one of them leads.
   virtual comm::GroupPtr group() const = 0;

@@ -55,8 +55,8 @@ class KernelSlot {
   X(where, WhereArgs)                                        \
   X(activation_forward, ActivationForwardArgs)               \
   X(activation_backward, ActivationBackwardArgs)             \
-  X(swiglu_forward, SwiGluForwardArgs)                       \
-  X(swiglu_backward, SwiGluBackwardArgs)                     \
+  X(gated_forward, GatedForwardArgs)                         \
+  X(gated_backward, GatedBackwardArgs)                       \
   X(dropout, DropoutArgs)                                    \
   X(random, RandomArgs)                                      \
   X(sum, SumArgs)                                            \

@@ -15,6 +15,8 @@ namespace apogee::tools {
 void AddDataCommand(CLI::App& app, int& exit_code);
 void AddDiffCommand(CLI::App& app, int& exit_code);
 void AddDoctorCommand(CLI::App& app, int& exit_code);
+void AddEvaluateCommand(CLI::App& app, int& exit_code);
+void AddGenerateCommand(CLI::App& app, int& exit_code);
 void AddHangReportCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddMatrixCommand(CLI::App& app, int& exit_code);

@@ -10,6 +10,7 @@
 #include "apogee/core/text/printable.h"
 #include "apogee/core/text/text.h"
 #include "apogee/tools/command.h"
+#include "apogee/tools/report_error.h"
 #include "apogee/tools/tensor_store.h"
 
 namespace apogee::tools {
@@ -19,11 +20,6 @@ struct InspectFlags {
   std::string path;
   bool verify = false;
 };
-
-int Report(const absl::Status& status) {
-  std::cerr << "apogee inspect: " << Printable(Message(status)) << "\n";
-  return absl::IsDataLoss(status) ? 1 : 2;
-}
 
 void PrintTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths(rows[0].size(), 0);
@@ -43,7 +39,7 @@ void PrintTable(const std::vector<std::vector<std::string>>& rows) {
 
 int Run(const InspectFlags& flags) {
   const absl::StatusOr<TensorStore> store = TensorStore::Open(flags.path);
-  if (!store.ok()) return Report(store.status());
+  if (!store.ok()) return ReportError("inspect", store.status());
   std::vector<std::vector<std::string>> rows = {{"tensor", "dtype", "shape", "bytes", "where"}};
   int64_t total = 0;
   for (const auto& [name, tensor] : store->tensors()) {
@@ -63,7 +59,8 @@ int Run(const InspectFlags& flags) {
   std::cout << store->tensors().size() << " tensors, " << FormatThousands(total) << " bytes ("
             << FormatBytes(total) << ")\n";
   if (!flags.verify) return 0;
-  if (const absl::Status status = store->Verify(); !status.ok()) return Report(status);
+  if (const absl::Status status = store->Verify(); !status.ok())
+    return ReportError("inspect", status);
   std::cout << (store->has_digests() ? "every byte has its digest\n"
                                      : "headers are consistent; there are no digests to check\n");
   return 0;

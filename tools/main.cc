@@ -32,6 +32,8 @@ int main(int argc, char** argv) {
   apogee::tools::AddDataCommand(app, exit_code);
   apogee::tools::AddDiffCommand(app, exit_code);
   apogee::tools::AddDoctorCommand(app, exit_code);
+  apogee::tools::AddEvaluateCommand(app, exit_code);
+  apogee::tools::AddGenerateCommand(app, exit_code);
   apogee::tools::AddHangReportCommand(app, exit_code);
   apogee::tools::AddInspectCommand(app, exit_code);
   apogee::tools::AddMatrixCommand(app, exit_code);

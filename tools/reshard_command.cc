@@ -6,8 +6,8 @@
 
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/checkpoint/reshard.h"
-#include "apogee/core/text/printable.h"
 #include "apogee/tools/command.h"
+#include "apogee/tools/report_error.h"
 #include "apogee/tools/tensor_store.h"
 
 namespace apogee::tools {
@@ -22,16 +22,11 @@ struct ReshardFlags {
   checkpoint::SaveWeightsOptions options;
 };
 
-int Report(const absl::Status& status) {
-  std::cerr << "apogee reshard: " << Printable(Message(status)) << "\n";
-  return absl::IsDataLoss(status) ? 1 : 2;
-}
-
 int Run(const ReshardFlags& flags) {
   if (!flags.weights) {
     const absl::Status status = checkpoint::ReshardCheckpoint(
         RealFileSystem(), flags.from, flags.to, {.num_files = flags.num_files});
-    return status.ok() ? 0 : Report(status);
+    return status.ok() ? 0 : ReportError("reshard", status);
   }
   checkpoint::SaveWeightsOptions options = flags.options;
   if (!flags.config.empty()) {
@@ -45,7 +40,7 @@ int Run(const ReshardFlags& flags) {
   }
   const absl::Status status =
       checkpoint::ExportModelWeights(RealFileSystem(), flags.from, flags.to, options);
-  return status.ok() ? 0 : Report(status);
+  return status.ok() ? 0 : ReportError("reshard", status);
 }
 
 }  // namespace

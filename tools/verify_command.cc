@@ -24,7 +24,8 @@ void AddVerifyCommand(CLI::App& app, int& exit_code) {
   command
       ->add_option(
           "path", flags->path,
-          "One .safetensors case, or a folder that is searched for cases with its subfolders")
+          "One case (a .safetensors file, or the folder of a recorded Hugging Face model), or a "
+          "folder that is searched for cases with its subfolders")
       ->required();
   command
       ->add_option("--dtype", flags->dtype, "f32, or f64 to compare with the float64 runs as well")

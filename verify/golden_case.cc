@@ -7,14 +7,13 @@
 namespace apogee::verify {
 
 absl::StatusOr<GoldenCase> GoldenCase::Open(const std::string& path, std::string label,
-                                            ContextPtr context) {
+                                            ContextPtr context, const std::string& format) {
   APOGEE_ASSIGN_OR_RETURN(checkpoint::SafetensorsReader file,
                           checkpoint::SafetensorsReader::Open(path));
   GoldenCase golden(std::move(file), std::move(label), std::move(context));
-  if (golden.text("optimizer").empty() || golden.text("format").rfind("colossal-golden/", 0) != 0) {
-    return InvalidArgument(path,
-                           ": not a recorded case: its metadata has no \"optimizer\", or its "
-                           "\"format\" is not colossal-golden");
+  if (!golden.text("format").starts_with(format)) {
+    return InvalidArgument(path, ": not a recorded case: its metadata's \"format\" is \"",
+                           golden.text("format"), "\", which is not ", format, "...");
   }
   return golden;
 }

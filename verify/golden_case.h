@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One recorded case: a safetensors file whose metadata has the optimizer and its settings.
+// One recorded case: a safetensors file whose metadata has the settings.
 //
-//   auto c = GoldenCase::Open(path, "sgd/momentum", context);
+//   auto c = GoldenCase::Open(path, "sgd/momentum", context, "colossal-golden/");
 //   c->text("optimizer");  c->json("hyper")["lr"];  c->Values("param/wide/init");
 #ifndef APOGEE_VERIFY_GOLDEN_CASE_H_
 #define APOGEE_VERIFY_GOLDEN_CASE_H_
@@ -20,9 +20,9 @@ using Json = nlohmann::json;
 
 class GoldenCase {
  public:
-  // `label` names the case in reports. Fails if the file is not a recorded case.
+  // `label` names the case in reports. Fails unless the metadata's "format" begins with `format`.
   static absl::StatusOr<GoldenCase> Open(const std::string& path, std::string label,
-                                         ContextPtr context);
+                                         ContextPtr context, const std::string& format);
 
   const std::string& label() const { return label_; }
   const ContextPtr& context() const { return context_; }

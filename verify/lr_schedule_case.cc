@@ -9,6 +9,7 @@
 #include "apogee/optim/schedule/lr_schedule_registry.h"
 #include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/verify/cases.h"
+#include "apogee/verify/option_text.h"
 
 namespace apogee::verify {
 namespace {
@@ -37,15 +38,6 @@ std::string KindOf(const std::string& object) {
   const auto found = kinds.find(object);
   APOGEE_CHECK(found != kinds.end(), "no schedule for the reference's class \"", object, "\"");
   return found->second;
-}
-
-std::string OptionText(const Json& value) {
-  if (value.is_boolean()) return optim::FormatOption(value.get<bool>());
-  if (value.is_number_integer()) return optim::FormatOption(value.get<int64_t>());
-  if (value.is_number()) return optim::FormatOption(value.get<double>());
-  if (value.is_string()) return value.get<std::string>();
-  std::vector<int64_t> list = value.get<std::vector<int64_t>>();
-  return optim::FormatOption(list);
 }
 
 optim::LrSchedule ScheduleOf(const GoldenCase& golden, const Json& hyper) {

@@ -14,6 +14,7 @@
 #include "apogee/verify/cases.h"
 #include "apogee/verify/galore_signs.h"
 #include "apogee/verify/low_bit_states.h"
+#include "apogee/verify/option_text.h"
 
 namespace apogee::verify {
 namespace {
@@ -21,21 +22,6 @@ namespace {
 using autograd::Parameter;
 using autograd::ParameterPtr;
 using internal::Concat;
-
-std::string OptionText(const Json& value) {
-  if (value.is_boolean()) return optim::FormatOption(value.get<bool>());
-  if (value.is_number_integer()) return optim::FormatOption(value.get<int64_t>());
-  if (value.is_number()) return optim::FormatOption(value.get<double>());
-  if (value.is_array()) {
-    std::string text;
-    for (const Json& item : value) {
-      if (!text.empty()) text += ',';
-      text += OptionText(item);
-    }
-    return text;
-  }
-  return value.get<std::string>();
-}
 
 // The optimizer for a recorded case, and recorded hyper-parameters that have another name in our
 // options or are not options.

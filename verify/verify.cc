@@ -3,6 +3,7 @@
 #include "apogee/verify/verify.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -47,11 +48,33 @@ const std::map<std::string, Replay>& Replays() {
   return replays;
 }
 
-// The replay for each name of a file that records a folder.
-const std::map<std::string, Comparison (*)(const std::string&)>& FolderReplays() {
-  static const auto& replays = *new std::map<std::string, Comparison (*)(const std::string&)>{
-      {"cases.json", &ReplayTokenizer}, {"expected.json", &ReplayDataset}};
-  return replays;
+// A folder whose numbers are in one file is one case, with everything below it.
+struct FolderReplay {
+  const char* file;
+  Comparison (*replay)(const std::string& path, const ContextPtr& context, DType dtype);
+};
+
+// By the "format" of an expected.json.
+Comparison ReplayExpected(const std::string& path) {
+  const Json golden = ReadJson(path);
+  const bool is_alias = golden.is_object() && golden.value("format", "") == "interop-hf-alias/1";
+  return is_alias ? ReplayHfAlias(path) : ReplayDataset(path);
+}
+
+constexpr std::array<FolderReplay, 3> kFolderReplays = {{
+    {"cases.json",
+     [](const std::string& path, const ContextPtr&, DType) { return ReplayTokenizer(path); }},
+    {"expected.json",
+     [](const std::string& path, const ContextPtr&, DType) { return ReplayExpected(path); }},
+    {"expected.safetensors", &ReplayHfModel},
+}};
+
+// Null if the file records only itself.
+const FolderReplay* FolderReplayOf(const fs::path& file) {
+  for (const FolderReplay& replay : kFolderReplays) {
+    if (file.filename() == replay.file) return &replay;
+  }
+  return nullptr;
 }
 
 // Families whose recorded variants we offer as options.
@@ -66,33 +89,41 @@ struct CaseFile {
 
 // "sgd/momentum" of .../sgd/momentum.safetensors, "datasets/raw_u16" of a folder.
 std::string LabelOf(const fs::path& file, const fs::path& root) {
-  fs::path named = file;
-  if (FolderReplays().contains(file.filename().string())) {
-    named = file.parent_path();
+  fs::path named = fs::absolute(file).lexically_normal();
+  if (FolderReplayOf(file) != nullptr) {
+    named = named.parent_path();
   } else {
     named.replace_extension();
   }
-  const fs::path label = named.lexically_relative(root);
+  const fs::path label = named.lexically_relative(fs::absolute(root).lexically_normal());
   if (file != root && label.has_parent_path()) return label.string();
-  named = fs::absolute(named);
   return (named.parent_path().filename() / named.filename()).string();
 }
 
-// The cases below `path`, sorted. `error` is set if the folder cannot be searched.
+// Adds the cases in `folder` and below it.
+void FindCases(const fs::path& folder, const fs::path& root, std::vector<CaseFile>& cases,
+               std::error_code& error) {
+  for (const FolderReplay& replay : kFolderReplays) {
+    const fs::path file = folder / replay.file;
+    if (fs::is_regular_file(file)) return cases.push_back({file, LabelOf(file, root)});
+  }
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->is_directory() && !it->is_symlink()) {
+      FindCases(it->path(), root, cases, error);
+    } else if (it->is_regular_file() && it->path().extension() == ".safetensors") {
+      cases.push_back({it->path(), LabelOf(it->path(), root)});
+    }
+    if (error) return;
+  }
+}
+
+// The cases at `path`, sorted. `error` is set if a folder cannot be searched.
 std::vector<CaseFile> FindCases(const fs::path& path, std::error_code& error) {
   std::vector<CaseFile> cases;
   if (fs::is_regular_file(path, error)) {
     cases.push_back({path, LabelOf(path, path)});
-    return cases;
-  }
-  if (error) return cases;
-  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
-       it.increment(error)) {
-    if (it->path().extension() != ".safetensors" &&
-        !FolderReplays().contains(it->path().filename().string())) {
-      continue;
-    }
-    if (it->is_regular_file()) cases.push_back({it->path(), LabelOf(it->path(), path)});
+  } else if (!error) {
+    FindCases(path, path, cases, error);
   }
   std::ranges::sort(cases, {}, &CaseFile::label);
   return cases;
@@ -104,29 +135,33 @@ struct Outcome {
   std::string detail;
 };
 
+Outcome OutcomeOf(const Comparison& comparison) {
+  if (!comparison.skipped().empty()) return {Verdict::kSkip, comparison.skipped()};
+  return {comparison.passed() ? Verdict::kPass : Verdict::kFail, comparison.Summary()};
+}
+
 Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
   try {
-    const auto folder_replay = FolderReplays().find(file.path.filename().string());
-    if (folder_replay != FolderReplays().end()) {
-      const Comparison comparison = folder_replay->second(file.path.string());
-      if (!comparison.skipped().empty()) return {Verdict::kSkip, comparison.skipped()};
-      return {comparison.passed() ? Verdict::kPass : Verdict::kFail, comparison.Summary()};
-    }
     // One context per case, so cases share nothing.
     const ContextPtr context = ValueOrThrow(
         MakeContext(ValueOrThrow(ParseDevice(options.device)).For(0), options.num_threads));
-    absl::StatusOr<GoldenCase> golden = GoldenCase::Open(file.path.string(), file.label, context);
+    const FolderReplay* folder = FolderReplayOf(file.path);
+    if (folder != nullptr) {
+      return OutcomeOf(folder->replay(file.path.string(), context, options.dtype));
+    }
+    absl::StatusOr<GoldenCase> golden =
+        GoldenCase::Open(file.path.string(), file.label, context, "colossal-golden/");
     if (!golden.ok()) return {Verdict::kFail, Message(golden.status())};
     const std::string conformance = golden->text("conformance");
     if (conformance == "informational") return {Verdict::kSkip, "informational"};
     const std::string family = golden->text("optimizer");
+    if (family.empty()) return {Verdict::kFail, "its metadata has no \"optimizer\""};
     const auto replay = Replays().find(family);
     if (conformance == "variant" && !OffersVariants(family)) {
       return {Verdict::kSkip, "variant, not offered"};
     }
     if (replay == Replays().end()) return {Verdict::kFail, family + " is not built yet"};
-    const Comparison comparison = replay->second(*golden, options.dtype);
-    return {comparison.passed() ? Verdict::kPass : Verdict::kFail, comparison.Summary()};
+    return OutcomeOf(replay->second(*golden, options.dtype));
   } catch (const std::exception& error) {
     return {Verdict::kFail, error.what()};
   }

@@ -27,13 +27,14 @@ class ActivationNode : public Node {
   SavedTensor x_;
 };
 
-class SwiGluNode : public Node {
+class GatedNode : public Node {
  public:
-  SwiGluNode(const Tensor& gate, const Tensor& up) : gate_(gate), up_(up) {}
-  const char* name() const override { return "swiglu"; }
+  GatedNode(Activation kind, const Tensor& gate, const Tensor& up)
+      : kind_(kind), gate_(gate), up_(up) {}
+  const char* name() const override { return "gated"; }
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
     const Tensor gate = gate_.Take(context), up = up_.Take(context);
-    ops::SwiGluGrads result = ops::SwiGluBackward(gate, up, grads[0]);
+    ops::GatedGrads result = ops::GatedBackward(kind_, gate, up, grads[0]);
     return {result.dgate, result.dup};
   }
   void ReleaseSaved() override {
@@ -42,6 +43,7 @@ class SwiGluNode : public Node {
   }
 
  private:
+  Activation kind_;
   SavedTensor gate_, up_;
 };
 
@@ -112,11 +114,10 @@ Tensor Activate(Activation kind, const Tensor& x) {
   return y;
 }
 
-Tensor SwiGlu(const Tensor& gate, const Tensor& up) {
-  Tensor y = ops::SwiGluForward(gate, up);
+Tensor Gated(Activation kind, const Tensor& gate, const Tensor& up) {
+  Tensor y = ops::GatedForward(kind, gate, up);
   if (NeedsGrad({gate, up})) {
-    Attach(y, std::make_shared<SwiGluNode>(gate.Detach().Contiguous(), up.Detach().Contiguous()),
-           {gate, up});
+    Attach(y, std::make_shared<GatedNode>(kind, gate.Detach(), up.Detach()), {gate, up});
   }
   return y;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Activation functions, SwiGLU, softmax and dropout.
+// Activation functions, gated units, softmax and dropout.
 //
 //   Tensor h = autograd::Activate(Activation::kGeluTanh, x);
-//   Tensor z = autograd::SwiGlu(gate, up);                     // silu(gate) * up
+//   Tensor z = autograd::Gated(Activation::kSilu, gate, up);   // silu(gate) * up
 //   Tensor d = autograd::Dropout(x, 0.1, generator);           // kept elements are x / (1 - p)
 //
 // Results have the shape and dtype of x. A mismatch of shapes or dtypes throws Error.
@@ -25,8 +25,10 @@ inline Tensor Relu(const Tensor& x) { return Activate(Activation::kRelu, x); }
 inline Tensor Sigmoid(const Tensor& x) { return Activate(Activation::kSigmoid, x); }
 inline Tensor Tanh(const Tensor& x) { return Activate(Activation::kTanh, x); }
 
-// gate and up of one shape and dtype.
-Tensor SwiGlu(const Tensor& gate, const Tensor& up);
+// activation(gate) * up, of one shape and dtype (Shazeer, "GLU variants improve transformer",
+// 2020): SwiGLU with kSilu, GeGLU with kGelu or kGeluTanh, ReGLU with kRelu. The two may be slices
+// of the last dim of one tensor; forward then copies neither.
+Tensor Gated(Activation kind, const Tensor& gate, const Tensor& up);
 // Softmax over a dim, and its logarithm, which is exact where a probability is nearly 0.
 Tensor Softmax(const Tensor& x, int dim = -1);
 Tensor LogSoftmax(const Tensor& x, int dim = -1);

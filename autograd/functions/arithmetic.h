@@ -54,6 +54,9 @@ Tensor Pow(const Tensor& x, double exponent);
 // x limited to [low, high]. The gradient is 0 outside. Throws Error if low > high. Use an infinity
 // for a limit that does not exist.
 Tensor Clamp(const Tensor& x, double low, double high);
+// cap * tanh(x / cap): about x near 0, and never beyond cap or -cap. Throws Error unless cap is
+// above 0 and finite.
+Tensor SoftCap(const Tensor& x, double cap);
 
 // mask != 0 ? a : b, broadcast. The mask is u8, 1 or 0 (ops::Less, ops::Equal). An element that is
 // not taken gets a gradient of 0, even if it is NaN.

@@ -36,7 +36,7 @@ Tensor PackedAttention(const Tensor& qkv, int64_t num_heads, const AttentionOpti
 // The three thirds of qkv as views, each [B, T, H, d]. Backward copies their gradients into one
 // packed tensor.
 ops::Qkv UnpackQkv(const Tensor& qkv, int64_t num_heads);
-// Rotate-half positions on x [B, T, H, d], d even.
+// Rotate-half positions on x [B, T, H, d]; d, or options.dims, is even.
 Tensor Rotary(const Tensor& x, const RotaryOptions& options = {});
 
 }  // namespace apogee::autograd

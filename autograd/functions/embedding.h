@@ -19,8 +19,9 @@ namespace apogee::autograd {
 // Throws Error for an id outside [0, V). The gradient is dense and summed in a fixed order.
 // With `part`, the table is only that part of a vocabulary: ids of other parts give zeros and no
 // gradient. Ids on a GPU are fetched to be checked, which waits for them.
+// Ids equal to padding_id, of the whole vocabulary, give the table no gradient; -1: there is none.
 Tensor Embedding(const Tensor& ids, const Tensor& table,
-                 const std::optional<ops::VocabPart>& part = {});
+                 const std::optional<ops::VocabPart>& part = {}, int64_t padding_id = -1);
 
 // An index below is i64 and has x's rank. Along other dims than `dim` its size is x's, or 1 if it
 // is the same for all. A value outside of x's dim throws Error with the value and its place; the

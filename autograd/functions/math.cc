@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <cmath>
+
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
@@ -75,6 +77,12 @@ Tensor Pow(const Tensor& x, double exponent) {
 Tensor Clamp(const Tensor& x, double low, double high) {
   APOGEE_CHECK(low <= high, "clamp: needs low <= high, got [", low, ", ", high, "]");
   return Unary(UnaryOp::kClamp, "clamp", x, low, high);
+}
+
+Tensor SoftCap(const Tensor& x, double cap) {
+  APOGEE_CHECK(cap > 0 && std::isfinite(cap), "soft_cap: the cap must be above 0 and finite, got ",
+               cap);
+  return Unary(UnaryOp::kSoftCap, "soft_cap", x, cap);
 }
 
 Tensor Where(const Tensor& mask, const Tensor& a, const Tensor& b) {

@@ -23,21 +23,23 @@ bool IsWider(const Tensor& x, const Tensor& weight) {
 class NormNode : public Node {
  public:
   NormNode(const Tensor& x, const Tensor& weight, const ops::NormResult& forward, bool rms,
-           bool bias)
+           bool bias, double weight_offset)
       : x_(x),
         weight_(weight),
         mean_(forward.mean),
         rstd_(forward.rstd),
         rms_(rms),
         bias_(bias),
+        weight_offset_(weight_offset),
         grad_dtype_(GradDType(weight)) {}
   const char* name() const override { return rms_ ? "rms_norm" : "layer_norm"; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
     const Tensor x = x_.Take(context), weight = weight_.Take(context);
     const Tensor mean = mean_.Take(context), rstd = rstd_.Take(context);
-    ops::NormGrads result = ops::NormBackward(x, In(x.dtype(), weight), mean, rstd,
-                                              In(x.dtype(), grads[0]), rms_, bias_, grad_dtype_);
+    ops::NormGrads result =
+        ops::NormBackward(x, In(x.dtype(), weight), mean, rstd, In(x.dtype(), grads[0]), rms_,
+                          bias_, grad_dtype_, weight_offset_);
     return {result.dx, result.dweight, result.dbias};
   }
   void ReleaseSaved() override {
@@ -50,16 +52,19 @@ class NormNode : public Node {
  private:
   SavedTensor x_, weight_, mean_, rstd_;
   bool rms_, bias_;
+  double weight_offset_;
   DType grad_dtype_;
 };
 
-Tensor Norm(const Tensor& x_in, const Tensor& weight, const Tensor& bias, double eps, bool rms) {
+Tensor Norm(const Tensor& x_in, const Tensor& weight, const Tensor& bias, double eps, bool rms,
+            double weight_offset = 0) {
   const Tensor x = x_in.Detach().Contiguous();
   const DType dtype = IsWider(x, weight) ? x.dtype() : weight.dtype();
-  const ops::NormResult forward = ops::NormForward(x, In(dtype, weight), In(dtype, bias), eps, rms);
+  const ops::NormResult forward =
+      ops::NormForward(x, In(dtype, weight), In(dtype, bias), eps, rms, weight_offset);
   Tensor y = In(weight.dtype(), forward.y);
   if (NeedsGrad({x_in, weight, bias})) {
-    Attach(y, std::make_shared<NormNode>(x, weight, forward, rms, bias.defined()),
+    Attach(y, std::make_shared<NormNode>(x, weight, forward, rms, bias.defined(), weight_offset),
            {x_in, weight, bias});
     SetGradDType(y, dtype);
   }
@@ -72,8 +77,8 @@ Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
   return Norm(x, weight, bias, eps, /*rms=*/false);
 }
 
-Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
-  return Norm(x, weight, Tensor(), eps, /*rms=*/true);
+Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps, double weight_offset) {
+  return Norm(x, weight, Tensor(), eps, /*rms=*/true, weight_offset);
 }
 
 }  // namespace apogee::autograd

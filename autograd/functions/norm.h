@@ -20,7 +20,9 @@ namespace apogee::autograd {
 
 // bias may be undefined.
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
-Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps);
+// x * rstd * (weight + weight_offset). The sum is in f32 (f64 for f64): weights of 16 bits that
+// hold their difference from 1 (Gemma) lose nothing.
+Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps, double weight_offset = 0);
 
 // Normalises each sample over each of `num_groups` equal groups of channels, then scales and shifts
 // channels. Throws Error unless num_groups divides C.

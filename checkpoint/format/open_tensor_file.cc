@@ -25,6 +25,16 @@ absl::StatusOr<OpenTensorFile> OpenTensorFile::Open(std::shared_ptr<ReadableFile
   open.file = std::move(file);
   const std::string& path = open.file->path();
   const int64_t bytes = open.file->size();
+  // Such a text of about 130 bytes is what a clone without Git LFS has in place of a large file.
+  const std::string pointer = "version https://git-lfs.github.com/spec/";
+  if (bytes >= static_cast<int64_t>(pointer.size())) {
+    APOGEE_ASSIGN_OR_RETURN(const std::string start,
+                            ReadPart(*open.file, 0, static_cast<int64_t>(pointer.size())));
+    if (start == pointer) {
+      return DataLoss(path,
+                      ": is a Git LFS pointer, not the data; run \"git lfs pull\" in its folder");
+    }
+  }
   if (bytes < 8) {
     return DataLoss(path, ": has ", bytes,
                     " bytes; a safetensors file begins with an 8-byte length");

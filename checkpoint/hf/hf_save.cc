@@ -8,6 +8,7 @@
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/files/new_folder.h"
 #include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/checkpoint/hf/hf_config_dtype.h"
 #include "apogee/checkpoint/hf/hf_shards.h"
 #include "apogee/checkpoint/hf/hf_weights.h"
 #include "apogee/checkpoint/save_plan.h"
@@ -167,8 +168,10 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
                                          FormatHfIndexOf(shards, total_size)));
   }
   if (!options.config_json.empty()) {
-    APOGEE_RETURN_IF_ERROR(
-        WriteTextFile(files, JoinPath(folder.temporary(), "config.json"), options.config_json));
+    std::set<std::string> dtypes;
+    for (const auto& [name, tensor] : plan.tensors) dtypes.insert(tensor.dtype);
+    APOGEE_RETURN_IF_ERROR(WriteTextFile(files, JoinPath(folder.temporary(), "config.json"),
+                                         WithDType(options.config_json, dtypes)));
   }
   return folder.Publish();
 }

@@ -7,6 +7,7 @@
 
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/checkpoint/hf/hf_download.h"
 #include "apogee/checkpoint/hf/hf_fit.h"
 #include "apogee/checkpoint/hf/hf_index.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -60,18 +61,23 @@ absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
                                             const LoadWeightsOptions& options,
                                             const comm::GroupPtr& group) {
   CheckParts("load weights", targets);
+  std::vector<HfTarget> wanted;
+  for (const TensorPart& target : targets) {
+    wanted.push_back(
+        {target.name, target.layout.logical_shape(), target.value.dtype(), target.value.raw()});
+  }
   const absl::StatusOr<HfWeights> weights = HfWeights::Open(source.files, source.path);
-  absl::StatusOr<HfFit> fit = weights.ok() ? CompareNames(*weights, targets, options, source.path)
+  absl::StatusOr<HfFit> fit = weights.ok() ? CompareNames(*weights, wanted, options, source.path)
                                            : absl::StatusOr<HfFit>(weights.status());
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(fit.status(), group));
   // Only one rank reads the two whole tensors.
   const bool leads = group == nullptr || group->rank() == 0;
-  const bool has_tied = !fit->names.tied_head.empty();
-  absl::StatusOr<std::string> difference = std::string();
-  if (leads && has_tied) difference = CompareTied(*weights, fit->names);
-  APOGEE_RETURN_IF_ERROR(AgreeOnStatus(difference.status(), group));
-  const std::string found = GatherTexts(*difference, group)[0];
-  if (has_tied) NoteTied(found, *fit);
+  for (const HfTie& tie : fit->names.ties) {
+    absl::StatusOr<std::string> difference = std::string();
+    if (leads) difference = CompareTied(*weights, tie);
+    APOGEE_RETURN_IF_ERROR(AgreeOnStatus(difference.status(), group));
+    NoteTied(tie, GatherTexts(*difference, group)[0], *fit);
+  }
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckFit(*fit, source.path, options.strict), group));
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(ReadAll(*weights, fit->names, targets), group));
   return std::move(fit->report);
@@ -86,22 +92,20 @@ absl::StatusOr<HfWeights> HfWeights::Open(const std::shared_ptr<FileSystem>& fil
     return InvalidArgument(path, ": has both ", kHfSingleName, " and ", kHfIndexName,
                            "; remove the one that is out of date");
   }
-  if (!single && !indexed) {
-    return NotFound(path, ": has neither ", kHfSingleName, " nor ", kHfIndexName);
-  }
+  if (!single && !indexed) return NoHfWeights(path, names);
   HfWeights weights;
   HfIndex index;
+  std::set<std::string> file_names;
+  if (single) file_names.insert(kHfSingleName);
   if (indexed) {
     const std::string name = JoinPath(path, kHfIndexName);
     APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(*files, name, kMaxHeaderBytes));
     APOGEE_ASSIGN_OR_RETURN(index, ParseHfIndex(json, name));
+    for (const auto& [tensor, file] : index.weight_map) file_names.insert(file);
+    APOGEE_RETURN_IF_ERROR(CheckAllThere(path, file_names, names));
   }
-  std::set<std::string> file_names;
-  if (single) file_names.insert(kHfSingleName);
-  for (const auto& [name, file] : index.weight_map) file_names.insert(file);
   for (const std::string& file : file_names) {
-    APOGEE_ASSIGN_OR_RETURN(OpenTensorFile open,
-                            OpenTensorFile::Open(*files, JoinPath(path, file)));
+    APOGEE_ASSIGN_OR_RETURN(OpenTensorFile open, OpenHfFile(*files, JoinPath(path, file)));
     weights.files_[file] = std::make_shared<OpenTensorFile>(std::move(open));
   }
   if (indexed) APOGEE_RETURN_IF_ERROR(CheckIndex(index, weights.files_));

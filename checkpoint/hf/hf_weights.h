@@ -45,7 +45,9 @@ struct SaveWeightsOptions {
   int64_t size_per_shard_mb = 5120;
   // Must be true, else InvalidArgument: PyTorch's pickle files are neither read nor written.
   bool use_safetensors = true;
-  // Written as config.json unless empty.
+  // Written as config.json unless empty. The values of its fields "dtype" and "torch_dtype", to
+  // which the transformers library converts weights, become the dtype that is saved; the rest
+  // stays.
   std::string config_json = {};
 };
 
@@ -62,22 +64,26 @@ struct LoadWeightsOptions {
   // false: missing and unexpected tensors are reported and not refused.
   bool strict = true;
   // A prefix of all model names that are to be read, which the names in the files lack: "gpt." if
-  // your own module holds the model as "gpt". Names without it count as missing.
+  // your own module holds the model as "gpt". Names without it are not in the files: they count as
+  // missing, and are never refused.
   std::string model_prefix = {};
   // The reverse: a prefix of the names in the files, for files saved from such a module and loaded
   // into the model alone. Tensors without it count as unexpected.
   std::string file_prefix = {};
+  // If neither is given and tensors of the files are unexpected, the prefix with which none is. If
+  // there are several such prefixes, an error names them.
 };
 
 // Fills the first layout.local_numel() elements of every target from the tensor of its name,
 // converted between floating dtypes. One name may have several targets. Of names that share memory
 // one must be there. If the files hold a tied head a second time, it must be equal to the first.
 //
-// NotFound without weights; DataLoss for damage. One InvalidArgument lists missing, unexpected and
-// misshapen tensors, and tensors whose dtype cannot be converted (the first of each kind, and the
-// number of the others). It names a prefix that would match them, or says that only some names have
-// the model's prefix. Nothing has changed then. After a read error, which comes later, some targets
-// hold new values and some old ones.
+// NotFound without weights, and if files of the index are missing. DataLoss for damage, for a file
+// that is cut short and for a Git LFS pointer in the place of one. One InvalidArgument lists
+// tensors of another shape or of a dtype that cannot be converted, and missing and unexpected
+// tensors (the first of each kind, and the number of the others). It names a prefix that would
+// match them, or says that only some names have the model's prefix. Nothing has changed then. After
+// a read error, which comes later, some targets hold new values and some old ones.
 absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
                                             const std::vector<TensorPart>& targets,
                                             const LoadWeightsOptions& options,

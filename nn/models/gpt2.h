@@ -14,9 +14,7 @@
 #ifndef APOGEE_NN_MODELS_GPT2_H_
 #define APOGEE_NN_MODELS_GPT2_H_
 
-#include "apogee/nn/chain.h"
-#include "apogee/nn/configured.h"
-#include "apogee/nn/layers.h"
+#include "apogee/nn/models/decoder.h"
 
 namespace apogee::nn {
 
@@ -36,29 +34,17 @@ struct Gpt2Config {
   TokenIds token_ids = NoTokenIds();
 };
 
-class Gpt2Block;
+// The options of nn::Decoder for a GPT-2.
+DecoderConfig DecoderConfigOf(const Gpt2Config& config);
 
-class Gpt2 : public Chain, public Configured {
+class Gpt2 : public Decoder {
  public:
   // Throws Error that lists every invalid setting.
-  explicit Gpt2(const Gpt2Config& config);
+  explicit Gpt2(const Gpt2Config& config) : Decoder(DecoderConfigOf(config)), config_(config) {}
   const Gpt2Config& config() const { return config_; }
-  void DescribeConfig(ConfigTexts& texts) const override;
-  bool takes_documents() const override { return true; }
-
- protected:
-  // One piece each: the embeddings, every block, the head.
-  std::vector<Piece> MakePieces() override;
 
  private:
-  Tensor Embed(const Tensor& tokens);
-
-  Gpt2Config config_;
-  std::shared_ptr<Embedding> wte_, wpe_;
-  std::shared_ptr<Dropout> drop_;
-  std::vector<std::shared_ptr<Gpt2Block>> blocks_;
-  std::shared_ptr<LayerNorm> ln_f_;
-  std::shared_ptr<Linear> lm_head_;  // tied or not
+  const Gpt2Config config_;
 };
 
 }  // namespace apogee::nn

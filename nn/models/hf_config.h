@@ -1,34 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reads and writes a model's settings in the format of the transformers library: config.json beside
-// the weights.
+// A model's settings in the format of the transformers library: config.json beside the weights.
 //
-//   std::string text = nn::FormatHfConfig(model.config());                     // write config.json
-//   APOGEE_ASSIGN_OR_RETURN(nn::LlamaConfig config,                            // read it
-//                           nn::ParseLlamaHfConfig(text, "dir/config.json"));
-//   nn::Llama model(config);
+//   std::string text = nn::FormatHfConfig(model.config());          // of an nn::Gpt2 or nn::Llama
+//   APOGEE_ASSIGN_OR_RETURN(nn::DecoderConfig config,               // of any family
+//                           nn::ParseDecoderHfConfig(text, "dir/config.json"));
+//   nn::Decoder model(config);
 //
-// To read from a folder: checkpoint::ReadTextFile(files, dir + "/config.json",
-// nn::kMaxHfConfigBytes).
+// MakeHfModel (hf_model.h) does both steps, and knows encoders, too. To read the text of a folder:
+// checkpoint::ReadTextFile(files, dir + "/config.json", nn::kMaxHfConfigBytes).
 //
 // The parser takes untrusted text: it never builds a document in memory, limits depth and the
 // number of keys, and checks every range, so the config it returns makes a valid model. Missing
-// fields have the library's defaults. Unknown fields are ignored, since such files have many.
+// fields have the library's defaults, and the names of all its versions are read (rope_parameters,
+// rope_scaling, rotary_pct).
 //
 // Errors:
 //   DataLoss         The text is not one JSON object, or gives a key twice.
-//   InvalidArgument  Another model_type or architecture, or a setting with which the same weights
-//                    would compute another function: another activation, scaled or partial rotary
-//                    positions, sliding-window attention, biases in Llama's attention or MLP, other
-//                    head or inner sizes, attention scaled by layer, quantized weights. The message
-//                    names path and field.
+//   InvalidArgument  An unknown model_type, another architecture, or a setting with which the same
+//                    weights would compute another function and that is not supported, for example
+//                    another scaling of rotary positions or quantized weights. The message names
+//                    path, field and value.
 //
-// A Mistral config is read as a Llama if its window covers all positions or is null, and is written
-// as a Llama. GPT-2's settings may have the names that other models use (hidden_size for n_embd).
-//
-// A dropout setting that these models lack has no effect and gives a notice. There are two: dropout
-// of attention weights (FormatHfConfig writes 0), and an embd_pdrop of GPT-2 that differs from
-// resid_pdrop, which is then used for both.
+// Settings that have no effect give a notice: fields that are not known, dropouts that these models
+// lack (of attention weights), and a dropout of GPT-2's embeddings that differs from that of its
+// branches, which is then used for both.
 #ifndef APOGEE_NN_MODELS_HF_CONFIG_H_
 #define APOGEE_NN_MODELS_HF_CONFIG_H_
 
@@ -51,11 +47,8 @@ std::string FormatHfConfig(const LlamaConfig& config);
 using HfNotice = std::function<void(const std::string&)>;
 
 // `path` is for messages. `recompute` is not in such files and stays false.
-absl::StatusOr<Gpt2Config> ParseGpt2HfConfig(const std::string& json, const std::string& path,
-                                             const HfNotice& notice = nullptr);
-// A Llama or a Mistral.
-absl::StatusOr<LlamaConfig> ParseLlamaHfConfig(const std::string& json, const std::string& path,
-                                               const HfNotice& notice = nullptr);
+absl::StatusOr<DecoderConfig> ParseDecoderHfConfig(const std::string& json, const std::string& path,
+                                                   const HfNotice& notice = nullptr);
 
 }  // namespace apogee::nn
 

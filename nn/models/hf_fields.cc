@@ -20,14 +20,81 @@ using Kind = HfValue::Kind;
 constexpr size_t kMaxDepth = 16;
 constexpr size_t kMaxKeys = 4096;  // of all objects together
 constexpr size_t kMaxKeyBytes = 256;
-constexpr size_t kMaxTextBytes = 256;  // of a kept string; longer ones are truncated
-constexpr size_t kMaxListed = 64;      // different values of a kept list
-constexpr std::array kTokens = {"bos_token_id", "eos_token_id", "pad_token_id"};
+constexpr size_t kMaxTextBytes = 256;      // of a kept string; longer ones are truncated
+constexpr size_t kMaxListed = 64;          // different values of a kept list
+constexpr size_t kMaxLayerTypes = 10'000;  // values of layer_types
+constexpr std::array kTokenFields = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+constexpr const char* kLayerTypes = "layer_types";
 
 bool IsKeptList(const std::string& name) {
-  return name == "architectures" || name == "layer_types" ||
-         std::ranges::find(kTokens, name) != kTokens.end();
+  return name == "architectures" || name == kLayerTypes ||
+         std::ranges::find(kTokenFields, name) != kTokenFields.end();
 }
+
+// Fields that change no number that these models compute. The library writes them, or programs that
+// generate text or train need them.
+constexpr const char* kHarmless[] = {"_name_or_path",
+                                     "_attn_implementation",
+                                     "architectures",
+                                     "attn_implementation",
+                                     "auto_map",
+                                     "cache_implementation",
+                                     "chunk_size_feed_forward",
+                                     "classifier_dropout",
+                                     "decoder_start_token_id",
+                                     "do_sample",
+                                     "dtype",
+                                     "encoder_stride",
+                                     "finetuning_task",
+                                     "forced_eos_token_id",
+                                     "gradient_checkpointing",
+                                     "id2label",
+                                     "initializer_factor",
+                                     "initializer_range",
+                                     "init_std",
+                                     "is_decoder",
+                                     "is_encoder_decoder",
+                                     "label2id",
+                                     "length_penalty",
+                                     "max_length",
+                                     "max_window_layers",
+                                     "min_length",
+                                     "n_ctx",
+                                     "num_beams",
+                                     "num_labels",
+                                     "num_return_sequences",
+                                     "output_attentions",
+                                     "output_hidden_states",
+                                     "pooler_act",
+                                     "pooler_output_size",
+                                     "prefix",
+                                     "pretraining_tp",
+                                     "problem_type",
+                                     "pruned_heads",
+                                     "reorder_and_upcast_attn",
+                                     "repetition_penalty",
+                                     "return_dict",
+                                     "return_dict_in_generate",
+                                     "sep_token_id",
+                                     "summary_activation",
+                                     "summary_first_dropout",
+                                     "summary_proj_to_labels",
+                                     "summary_type",
+                                     "summary_use_proj",
+                                     "task_specific_params",
+                                     "temperature",
+                                     "tf_legacy_loss",
+                                     "tokenizer_class",
+                                     "top_k",
+                                     "top_p",
+                                     "torch_dtype",
+                                     "torchscript",
+                                     "transformers.js_config",
+                                     "transformers_version",
+                                     "unk_token_id",
+                                     "use_bfloat16",
+                                     "use_cache"};
 
 std::string Describe(const HfValue& value);
 
@@ -89,6 +156,8 @@ class FieldParser : public JsonHandler {
     if (!stack_.back().keys.insert(value).second) {
       return Fail(Concat("\"", value, "\" is given twice"));
     }
+    // The size of an object: config.json lists an image model's labels in one.
+    if (stack_.size() == 2 && !stack_.back().is_list) ++values[counted_].integer;
     key_ = value;
     return true;
   }
@@ -119,6 +188,7 @@ class FieldParser : public JsonHandler {
     }
     if (stack_.size() == kMaxDepth) return Fail(Concat("more than ", kMaxDepth, " levels"));
     if (!Value({.kind = is_list ? Kind::kList : Kind::kObject})) return false;
+    if (!is_list && stack_.size() == 1) counted_ = key_;
     const bool is_kept =
         stack_.size() == 1 &&
         (is_list ? IsKeptList(key_) : key_ == "rope_parameters" || key_ == "rope_scaling");
@@ -131,9 +201,11 @@ class FieldParser : public JsonHandler {
   }
   bool Append(const std::string& name, HfValue value) {
     std::vector<HfValue>& list = values[name].list;
-    if (std::ranges::find(list, value) != list.end()) return true;
-    if (list.size() == kMaxListed) {
-      return Fail(Concat("\"", name, "\" lists more than ", kMaxListed, " values"));
+    const bool every = name == kLayerTypes;  // one value for each layer
+    if (!every && std::ranges::find(list, value) != list.end()) return true;
+    const size_t most = every ? kMaxLayerTypes : kMaxListed;
+    if (list.size() == most) {
+      return Fail(Concat("\"", name, "\" lists more than ", most, " values"));
     }
     list.push_back(std::move(value));
     return true;
@@ -148,7 +220,7 @@ class FieldParser : public JsonHandler {
   }
 
   std::vector<Level> stack_;
-  std::string key_;
+  std::string key_, counted_;
   size_t num_keys_ = 0;
 };
 
@@ -168,6 +240,7 @@ absl::StatusOr<HfFields> HfFields::Parse(const std::string& json, const std::str
 }
 
 const HfValue* HfFields::Find(const std::string& name) const {
+  read_.insert(name);
   const auto found = values_.find(name);
   const bool given = found != values_.end() && found->second.kind != Kind::kNull;
   return given ? &found->second : nullptr;
@@ -184,9 +257,53 @@ bool HfFields::HasNull(const std::string& name) const {
   return values_.contains(name) && !Has(name);
 }
 
+int64_t HfFields::CountKeys(const std::string& name) const {
+  const HfValue* value = Find(name);
+  return value != nullptr && value->kind == Kind::kObject ? value->integer : 0;
+}
+
+std::string HfFields::Text(const std::string& name, const std::string& missing) {
+  const HfValue* value = Find(name);
+  if (value == nullptr) return missing;
+  if (value->kind != Kind::kString) Refuse(name, "must be a text");
+  return value->text;
+}
+
+std::vector<std::string> HfFields::Texts(const std::string& name) {
+  std::vector<std::string> texts;
+  const HfValue* value = Find(name);
+  if (value == nullptr) return texts;
+  if (value->kind != Kind::kList) Refuse(name, "must be a list of texts, or null");
+  for (const HfValue& item : value->list) {
+    if (item.kind != Kind::kString) Refuse(name, "must be a list of texts, or null");
+    texts.push_back(item.text);
+  }
+  return texts;
+}
+
+std::optional<int64_t> HfFields::Id(const std::string& name, std::optional<int64_t> missing) {
+  if (HasNull(name)) return std::nullopt;
+  const HfValue* value = Find(name);
+  if (value == nullptr) return missing;
+  if (value->kind != Kind::kInteger) Refuse(name, "must be a whole number, or null");
+  return value->integer;
+}
+
+std::vector<std::string> HfFields::Unread() const {
+  std::vector<std::string> unread;
+  for (const auto& [name, value] : values_) {
+    const bool known = read_.contains(name) ||
+                       std::ranges::find(kHarmless, name) != std::end(kHarmless) ||
+                       std::ranges::find(kTokenFields, name) != kTokenFields.end();
+    if (known || value.kind == Kind::kNull) continue;
+    unread.push_back(Concat("\"", name, "\" is ", Describe(value)));
+  }
+  return unread;
+}
+
 TokenIds HfFields::ReadTokenIds() {
   TokenIds ids;
-  for (const std::string name : kTokens) {
+  for (const std::string name : kTokenFields) {
     const auto given = values_.find(name);
     if (given == values_.end()) continue;
     std::vector<HfValue> values = {given->second};
@@ -219,14 +336,14 @@ void HfFields::Refuse(const std::string& name, const std::string& why) {
                             value == nullptr ? "missing" : Describe(*value), ", ", why);
 }
 
-int64_t HfFields::Size(const std::string& name, int64_t missing) {
+int64_t HfFields::Size(const std::string& name, int64_t missing, int64_t least) {
   const HfValue* value = Find(name);
   if (value == nullptr) return missing;
-  if (value->kind == Kind::kInteger && value->integer >= 1 &&
+  if (value->kind == Kind::kInteger && value->integer >= least &&
       value->integer <= std::numeric_limits<int32_t>::max()) {
     return value->integer;
   }
-  Refuse(name, "must be a whole number from 1 to 2^31 - 1");
+  Refuse(name, Concat("must be a whole number from ", least, " to 2^31 - 1"));
   return missing;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// HfFields: the scalar fields of a config.json, read with checks; only hf_config.cc needs it.
+// HfFields: the scalar fields of a config.json, read with checks; for the families.
 //
 //   APOGEE_ASSIGN_OR_RETURN(HfFields fields, HfFields::Parse(json, "dir/config.json"));
 //   const int64_t width = fields.Size("n_embd", 768);
@@ -9,13 +9,15 @@
 //
 // Fields of the objects "rope_parameters" and "rope_scaling" have dotted names
 // ("rope_parameters.rope_theta"); other nested objects are ignored. A missing field and null both
-// give the default; only HasNull tells them apart. Of lists, only those that a caller asks for are
-// kept.
+// give the default; only HasNull and Id tell them apart. Of lists, only those that a caller asks
+// for are kept.
 #ifndef APOGEE_NN_MODELS_HF_FIELDS_H_
 #define APOGEE_NN_MODELS_HF_FIELDS_H_
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,8 @@ struct HfValue {
   int64_t integer = 0;
   double real = 0;  // of kInteger, too
   std::string text = {};
-  // A kList that is kept: its values, each once.
+  // A kList that is kept: its values, each once; all of layer_types. A kObject's `integer` is the
+  // number of its keys.
   std::vector<HfValue> list = {};
 
   bool operator==(const HfValue&) const = default;
@@ -48,14 +51,23 @@ class HfFields {
   // DataLoss if the text is not one JSON object of moderate size, or gives a key twice.
   static absl::StatusOr<HfFields> Parse(const std::string& json, const std::string& path);
 
-  // An integer from 1 to 2^31 - 1.
-  int64_t Size(const std::string& name, int64_t missing);
+  // An integer from `least` to 2^31 - 1.
+  int64_t Size(const std::string& name, int64_t missing, int64_t least = 1);
   double Number(const std::string& name, double missing, const HfRange& range);
   bool Flag(const std::string& name, bool missing);
   bool Has(const std::string& name) const;
   bool Is(const std::string& name, const std::string& text) const;
   // The field is present and null.
   bool HasNull(const std::string& name) const;
+  // The number of keys of an object; 0 for other values.
+  int64_t CountKeys(const std::string& name) const;
+  std::string Text(const std::string& name, const std::string& missing);
+  // A list of texts; empty if there is none.
+  std::vector<std::string> Texts(const std::string& name);
+  // A token id; null says that there is none.
+  std::optional<int64_t> Id(const std::string& name, std::optional<int64_t> missing);
+  // Fields, with their values, that nothing has asked for and that may change the result.
+  std::vector<std::string> Unread() const;
   // The token id fields that are present.
   TokenIds ReadTokenIds();
   // Lets `alias` stand for `name`; if both are present they must be equal.
@@ -79,6 +91,7 @@ class HfFields {
 
   std::string path_;
   std::map<std::string, HfValue> values_;
+  mutable std::set<std::string> read_;
   absl::Status status_;
 };
 

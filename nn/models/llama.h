@@ -14,9 +14,7 @@
 #ifndef APOGEE_NN_MODELS_LLAMA_H_
 #define APOGEE_NN_MODELS_LLAMA_H_
 
-#include "apogee/nn/chain.h"
-#include "apogee/nn/configured.h"
-#include "apogee/nn/layers.h"
+#include "apogee/nn/models/decoder.h"
 
 namespace apogee::nn {
 
@@ -37,28 +35,17 @@ struct LlamaConfig {
   TokenIds token_ids = NoTokenIds();
 };
 
-class LlamaBlock;
+// The options of nn::Decoder for a Llama.
+DecoderConfig DecoderConfigOf(const LlamaConfig& config);
 
-class Llama : public Chain, public Configured {
+class Llama : public Decoder {
  public:
   // Throws Error that lists every invalid setting.
-  explicit Llama(const LlamaConfig& config);
+  explicit Llama(const LlamaConfig& config) : Decoder(DecoderConfigOf(config)), config_(config) {}
   const LlamaConfig& config() const { return config_; }
-  void DescribeConfig(ConfigTexts& texts) const override;
-  bool takes_documents() const override { return true; }
-
- protected:
-  // One piece each: the embedding, every layer, the head.
-  std::vector<Piece> MakePieces() override;
 
  private:
-  Tensor Embed(const Tensor& tokens);
-
-  LlamaConfig config_;
-  std::shared_ptr<Embedding> embed_tokens_;
-  std::vector<std::shared_ptr<LlamaBlock>> layers_;
-  std::shared_ptr<RmsNorm> norm_;
-  std::shared_ptr<Linear> lm_head_;  // tied or not
+  const LlamaConfig config_;
 };
 
 }  // namespace apogee::nn

@@ -62,8 +62,9 @@ Tensor TokensToHeads(const Tensor& x, const comm::GroupPtr& group) {
 }
 
 Tensor AllToAllAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                         const comm::GroupPtr& group, const DocumentsPtr& documents) {
-  autograd::AttentionOptions options;
+                         const comm::GroupPtr& group, const DocumentsPtr& documents,
+                         const AttentionCoreOptions& core_options) {
+  autograd::AttentionOptions options = KernelOptionsOf(core_options);
   if (documents != nullptr) options.first_keys = documents->FirstKeys({}, {});
   return TokensToHeads(autograd::Attention(HeadsToTokens(q, group), HeadsToTokens(k, group),
                                            HeadsToTokens(v, group), options),

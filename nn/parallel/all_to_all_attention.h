@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sequence parallelism, Ulysses style (Jacobs et al., "DeepSpeed Ulysses", 2023): causal attention
-// over sequences whose tokens are sharded. All-to-alls around attention exchange heads for tokens,
-// so inside a rank has all tokens of some heads.
+// Sequence parallelism, Ulysses style (Jacobs et al., "DeepSpeed Ulysses", 2023): attention over
+// sequences whose tokens are sharded. All-to-alls around attention exchange heads for tokens, so
+// inside a rank has all tokens of some heads.
 //
 //   Tensor out = AllToAllAttention(q, k, v, group);   // [B, T / n, H, d] -> [B, T / n, H, d]
 //
@@ -25,9 +25,10 @@ Tensor HeadsToTokens(const Tensor& x, const comm::GroupPtr& group);
 // The inverse.
 Tensor TokensToHeads(const Tensor& x, const comm::GroupPtr& group);
 
-// `documents`: of the whole sequences; null: none.
+// `documents`: of the whole sequences; null: none. They need causal attention.
 Tensor AllToAllAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                         const comm::GroupPtr& group, const DocumentsPtr& documents = nullptr);
+                         const comm::GroupPtr& group, const DocumentsPtr& documents = nullptr,
+                         const AttentionCoreOptions& options = {});
 
 }  // namespace apogee::nn::parallel
 

@@ -33,8 +33,9 @@ ParallelPlan Below(const std::string& prefix, ParallelPlan plan) {
 }  // namespace
 
 const char* ParallelStyleName(ParallelStyle style) {
-  static constexpr const char* kNames[] = {"column",     "column_gather", "row",       "row_split",
-                                           "vocabulary", "dropout",       "attention", "parameter"};
+  static constexpr const char* kNames[] = {
+      "column",  "column_gather", "row",         "row_split", "vocabulary",
+      "dropout", "head_norm",     "column_norm", "attention", "parameter"};
   return kNames[static_cast<size_t>(style)];
 }
 
@@ -44,51 +45,74 @@ absl::StatusOr<SequenceMode> ParseSequenceMode(const std::string& text) {
   return ParseName<SequenceMode>("sp_mode", kModeNames, text);
 }
 
-ParallelPlan Gpt2Plan(const Gpt2Config& config) {
-  const int64_t heads = config.n_head;
-  return {.name = "gpt2",
-          .rules = {{.pattern = "transformer.wte", .style = kVocabulary},
-                    {.pattern = "transformer.h.*.attn.c_attn",
-                     .style = kColumn,
-                     .sections = 3,
-                     .units = heads,
-                     .unit_name = kHeads},
-                    {.pattern = "transformer.h.*.attn.c_proj",
-                     .style = kRow,
-                     .units = heads,
-                     .unit_name = kHeads},
-                    {.pattern = "transformer.h.*.attn.core",
-                     .style = kAttention,
-                     .units = heads,
-                     .unit_name = kHeads},
-                    {.pattern = "transformer.h.*.mlp.c_fc", .style = kColumn},
-                    {.pattern = "transformer.h.*.mlp.c_proj", .style = kRow},
-                    {.pattern = "lm_head", .style = kVocabulary}},
-          .output_module = "lm_head"};
+std::vector<PlanRule> BlockRules(const BlockConfig& block, const std::string& layer) {
+  const BlockNames& names = block.names;
+  const int64_t heads = block.num_heads, kv_heads = block.num_kv_heads;
+  std::vector<PlanRule> rules;
+  const auto add = [&](const std::string& name, ParallelStyle style, int64_t units,
+                       const char* unit_name) -> PlanRule& {
+    return rules.emplace_back(
+        PlanRule{.pattern = layer + name, .style = style, .units = units, .unit_name = unit_name});
+  };
+  const char* const kv_name = heads == kv_heads ? kHeads : kKeyValueHeads;
+  if (block.qkv_layout == QkvLayout::kSeparate) {
+    add(names.q, kColumn, heads, kHeads);
+    add(names.k, kColumn, kv_heads, kKeyValueHeads);
+    add(names.v, kColumn, kv_heads, kKeyValueHeads);
+  } else if (block.qkv_layout == QkvLayout::kByHead) {
+    add(names.qkv, kColumn, heads, kHeads);
+  } else if (heads == kv_heads) {
+    add(names.qkv, kColumn, heads, kHeads).sections = 3;
+  } else {
+    PlanRule& rule = add(names.qkv, kColumn, 0, kKeyValueHeads);
+    rule.section_units = {heads, kv_heads, kv_heads};
+  }
+  if (block.head_norm == HeadNorm::kPerHead) {
+    add(names.q_norm, kHeadNorm, 0, "");
+    add(names.k_norm, kHeadNorm, 0, "");
+  } else if (block.head_norm == HeadNorm::kAllHeads) {
+    add(names.q_norm, kColumnNorm, heads, kHeads);
+    add(names.k_norm, kColumnNorm, kv_heads, kKeyValueHeads);
+  }
+  add(names.out, kRow, heads, kHeads);
+  add(names.core, kAttention, kv_heads, kv_name);
+  if (!block.gated_mlp) {
+    add(names.up, kColumn, 0, "");
+  } else if (!names.gate_up.empty()) {
+    add(names.gate_up, kColumn, 0, "").sections = 2;
+  } else {
+    add(names.gate, kColumn, 0, "");
+    add(names.up, kColumn, 0, "");
+  }
+  add(names.down, kRow, 0, "");
+  return rules;
 }
 
-ParallelPlan LlamaPlan(const LlamaConfig& config) {
-  const int64_t heads = config.num_attention_heads, kv_heads = config.num_key_value_heads;
-  const std::string layer = "model.layers.*.";
-  const auto attention = [&layer](const std::string& projection, ParallelStyle style, int64_t units,
-                                  const char* unit_name) {
-    return PlanRule{.pattern = layer + "self_attn." + projection,
-                    .style = style,
-                    .units = units,
-                    .unit_name = unit_name};
-  };
-  return {.name = "llama",
-          .rules = {{.pattern = "model.embed_tokens", .style = kVocabulary},
-                    attention("q_proj", kColumn, heads, kHeads),
-                    attention("k_proj", kColumn, kv_heads, kKeyValueHeads),
-                    attention("v_proj", kColumn, kv_heads, kKeyValueHeads),
-                    attention("o_proj", kRow, heads, kHeads),
-                    attention("core", kAttention, kv_heads, kKeyValueHeads),
-                    {.pattern = layer + "mlp.gate_proj", .style = kColumn},
-                    {.pattern = layer + "mlp.up_proj", .style = kColumn},
-                    {.pattern = layer + "mlp.down_proj", .style = kRow},
-                    {.pattern = "lm_head", .style = kVocabulary}},
-          .output_module = "lm_head"};
+ParallelPlan DecoderPlan(const DecoderConfig& config) {
+  ParallelPlan plan{.name = config.model_type,
+                    .rules = {{.pattern = config.names.tokens, .style = kVocabulary}},
+                    .output_module = config.names.head};
+  for (PlanRule& rule : BlockRules(config.block, config.names.layers + ".*.")) {
+    plan.rules.push_back(std::move(rule));
+  }
+  plan.rules.push_back({.pattern = config.names.head, .style = kVocabulary});
+  return plan;
+}
+
+// A layer's path ends in a digit here. * also matches dots: "layer.*.output.dense" would select
+// "layer.0.attention.output.dense", too.
+ParallelPlan BertPlan(const BertConfig& config) {
+  const std::string head = "cls.predictions.decoder";
+  ParallelPlan plan{.name = "bert",
+                    .rules = BlockRules(config.block, "bert.encoder.layer.*[0-9]."),
+                    .output_module = head};
+  plan.rules.push_back({.pattern = "bert.embeddings.word_embeddings", .style = kVocabulary});
+  plan.rules.push_back({.pattern = head, .style = kVocabulary});
+  return plan;
+}
+
+ParallelPlan VitPlan(const VitConfig& config) {
+  return {.name = "vit", .rules = BlockRules(config.block, "vit.encoder.layer.*[0-9].")};
 }
 
 ParallelPlan MlpPlan(const MlpConfig& config) {
@@ -107,14 +131,18 @@ std::optional<ParallelPlan> ShippedPlan(Module& model) {
   std::optional<ParallelPlan> found;
   for (const auto& [name, module] : model.NamedModules()) {
     std::optional<ParallelPlan> plan;
-    if (const auto* gpt2 = dynamic_cast<const Gpt2*>(module)) plan = Gpt2Plan(gpt2->config());
-    if (const auto* llama = dynamic_cast<const Llama*>(module)) plan = LlamaPlan(llama->config());
+    if (const auto* decoder = dynamic_cast<const Decoder*>(module)) {
+      plan = DecoderPlan(decoder->decoder_config());
+    }
+    if (const auto* bert = dynamic_cast<const Bert*>(module)) plan = BertPlan(bert->config());
+    if (const auto* vit = dynamic_cast<const Vit*>(module)) plan = VitPlan(vit->config());
     if (const auto* mlp = dynamic_cast<const Mlp*>(module)) plan = MlpPlan(mlp->config());
     if (!plan) continue;
     if (found) return std::nullopt;
     // A derived class may do anything with the logits, so they must be whole.
     const Module& shipped = *module;
-    if (typeid(shipped) != typeid(Gpt2) && typeid(shipped) != typeid(Llama)) {
+    if (typeid(shipped) != typeid(Decoder) && typeid(shipped) != typeid(Gpt2) &&
+        typeid(shipped) != typeid(Llama) && typeid(shipped) != typeid(Bert)) {
       plan->output_module.clear();
       // It may also mix tokens outside of attention.
       std::erase_if(plan->rules, [](const PlanRule& rule) { return rule.style == kAttention; });

@@ -13,8 +13,8 @@
 //
 // Between a column and a row layer a rank has only some columns of each activation. Code there must
 // treat every feature (or head) the same way and separately from the others. If it uses a parameter
-// that no rule cuts (a norm of heads, for example), each rank has only a part of that parameter's
-// gradient: read its value through CopyToGroup (functions.h). The first step of a boosted run
+// that no rule cuts, each rank has only a part of that parameter's gradient: read its value through
+// CopyToGroup (functions.h), or select the module by kHeadNorm. The first step of a boosted run
 // throws Error if that call is missing. The first forward throws Error if there is a dropout in
 // between that no rule selects.
 #ifndef APOGEE_NN_PARALLEL_PLAN_H_
@@ -25,9 +25,12 @@
 #include <vector>
 
 #include "apogee/core/status.h"
+#include "apogee/nn/models/bert.h"
+#include "apogee/nn/models/decoder.h"
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/nn/models/mlp.h"
+#include "apogee/nn/models/vit.h"
 
 namespace apogee::nn::parallel {
 
@@ -50,6 +53,12 @@ enum class ParallelStyle {
   // nn::Dropout on a sharded activation of one section. The ranks draw their parts of the mask that
   // one rank would draw for the whole activation.
   kDropout,
+  // nn::RmsNorm or nn::LayerNorm over each head of a sharded activation [.., heads, head size]. Its
+  // parameters stay whole; the ranks' gradients of them are summed (norm.h).
+  kHeadNorm,
+  // nn::RmsNorm over all features of a sharded activation. The weight is sharded, and the ranks add
+  // up their squares (one all-reduce of a number per row forward, and one backward).
+  kColumnNorm,
   // nn::AttentionCore: the only place where tokens of one sequence meet. `units` are its heads
   // (grouped queries: the key-value heads). For sequence parallelism; tensor parallelism leaves it
   // as it is.
@@ -73,14 +82,17 @@ absl::StatusOr<SequenceMode> ParseSequenceMode(const std::string& text);
 struct PlanRule {
   std::string pattern;
   ParallelStyle style = ParallelStyle::kColumn;
-  // kColumn, kRow and kParameter: the sharded dim consists of this many equal sections side by
-  // side, each of which is sharded (3: fused q, k, v). The input of a row style has the same
-  // sections.
+  // kColumn, kRow, kColumnNorm and kParameter: the sharded dim consists of this many equal sections
+  // side by side, each of which is sharded (3: fused q, k, v). The input of a row style has the
+  // same sections.
   int sections = 1;
   // Above 0: a section consists of this many units (heads), which are never divided between ranks;
   // and their name, for messages.
   int64_t units = 0;
   std::string unit_name = {};
+  // In place of `sections` and `units`: the dim consists of unequal sections, of these many units
+  // each ({8, 2, 2}: fused q of 8 heads, k and v of 2). tp must divide each number.
+  std::vector<int64_t> section_units = {};
   // kParameter: the dim to shard, and whether dim 0 may be padded.
   int dim = 0;
   bool pad = false;
@@ -100,12 +112,17 @@ struct ParallelPlan {
 };
 
 // The plans for Apogee's own models.
-ParallelPlan Gpt2Plan(const Gpt2Config& config);
-ParallelPlan LlamaPlan(const LlamaConfig& config);
+ParallelPlan DecoderPlan(const DecoderConfig& config);
+ParallelPlan BertPlan(const BertConfig& config);
+ParallelPlan VitPlan(const VitConfig& config);
+// The rules of a transformer block's layers. `layer` is the pattern of the blocks' names. It ends
+// in a dot ("model.layers.*.").
+std::vector<PlanRule> BlockRules(const BlockConfig& block, const std::string& layer);
 // Alternates column and row layers. If a last layer is left over it stays whole; a single layer is
 // kColumnGather.
 ParallelPlan MlpPlan(const MlpConfig& config);
-// The plan of a model that is, or contains, one nn::Gpt2, nn::Llama or nn::Mlp. Nothing for other
+// The plan of a model that is, or contains, one nn::Decoder (nn::Gpt2,
+// nn::Llama), nn::Bert, nn::Vit or nn::Mlp. Nothing for other
 // models and for models that contain several of these. For a model that contains one, and for a
 // class derived from one, logits don't stay sharded; for a derived class there is no kAttention
 // rule either.

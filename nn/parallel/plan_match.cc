@@ -26,6 +26,15 @@ std::string SomeOf(const std::vector<std::string>& names) {
   return names.empty() ? "none" : text;
 }
 
+const char* UnitName(const PlanRule& rule) {
+  return rule.unit_name.empty() ? "units" : rule.unit_name.c_str();
+}
+
+// The shard of a rule's parameter along `dim`.
+TensorShard ShardAlong(int dim, const PlanRule& rule) {
+  return {.dim = dim, .sections = rule.sections, .section_units = rule.section_units};
+}
+
 // The dim of a Linear's weight that holds its output (or input) features.
 int FeatureDim(const Linear& linear, bool out) {
   return (linear.layout() == WeightLayout::kOutIn) == out ? 0 : 1;
@@ -60,13 +69,31 @@ void PlanMatch::Problem(const PlanRule& rule, const std::string& what) {
 }
 
 void PlanMatch::CheckUnits(const PlanRule& rule) {
-  const bool sections = rule.style == kColumn || rule.style == kRow || rule.style == kParameter;
+  const bool sections = rule.style == kColumn || rule.style == kRow || rule.style == kColumnNorm ||
+                        rule.style == kParameter;
   if (rule.sections != 1 && !sections) {
     Problem(rule, Concat("sections is ", rule.sections, ", this style has one"));
   }
+  if (!rule.section_units.empty() && !sections) {
+    Problem(rule, Concat("section_units are ", UnitsText(rule.section_units),
+                         ", this style has one section"));
+  }
   if (rule.units > 0 && rule.units % tp_ != 0) {
-    Problem(rule, Concat("tp ", tp_, " does not divide its ", rule.units, " ",
-                         rule.unit_name.empty() ? "units" : rule.unit_name));
+    Problem(rule, Concat("tp ", tp_, " does not divide its ", rule.units, " ", UnitName(rule)));
+  }
+  if (!rule.section_units.empty()) CheckSectionUnits(rule);
+}
+
+void PlanMatch::CheckSectionUnits(const PlanRule& rule) {
+  const std::string units = UnitsText(rule.section_units);
+  if (rule.sections != 1 || rule.units != 0) {
+    Problem(rule, Concat("section_units ", units, " stand in place of sections (", rule.sections,
+                         ") and units (", rule.units, "); leave these out"));
+  }
+  const auto is_cut = [this](int64_t count) { return count > 0 && count % tp_ == 0; };
+  if (!std::ranges::all_of(rule.section_units, is_cut)) {
+    Problem(rule,
+            Concat("tp ", tp_, " does not divide its sections of ", units, " ", UnitName(rule)));
   }
 }
 
@@ -110,7 +137,9 @@ void PlanMatch::MatchParameters(Module& model, const PlanRule& rule) {
     names.push_back(parameter->name());
     if (!GlobMatches(rule.pattern, parameter->name())) continue;
     any = true;
-    Cut(parameter, {.dim = rule.dim, .sections = rule.sections, .pad = rule.pad}, rule);
+    TensorShard shard = ShardAlong(rule.dim, rule);
+    shard.pad = rule.pad;
+    Cut(parameter, shard, rule);
   }
   if (!any) {
     Problem(rule, Concat("no parameter has such a name; parameters here are ", SomeOf(names)));
@@ -139,16 +168,13 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
     case kColumn:
     case kColumnGather:
       if (linear == nullptr) return wrong("nn::Linear, nn::Conv1d or nn::Conv2d");
-      Cut(linear->weight(), {.dim = FeatureDim(*linear, true), .sections = rule.sections}, rule);
-      if (linear->bias() != nullptr) {
-        Cut(linear->bias(), {.dim = 0, .sections = rule.sections}, rule);
-      }
+      Cut(linear->weight(), ShardAlong(FeatureDim(*linear, true), rule), rule);
+      if (linear->bias() != nullptr) Cut(linear->bias(), ShardAlong(0, rule), rule);
       return;
     case kRow:
     case kRowSplit:
       if (linear == nullptr) return wrong("nn::Linear, nn::Conv1d or nn::Conv2d");
-      return Cut(linear->weight(), {.dim = FeatureDim(*linear, false), .sections = rule.sections},
-                 rule);
+      return Cut(linear->weight(), ShardAlong(FeatureDim(*linear, false), rule), rule);
     case kVocabulary:
       if (const auto* embedding = dynamic_cast<Embedding*>(&module)) {
         return Cut(embedding->weight(), {.dim = 0, .pad = true}, rule);
@@ -160,6 +186,17 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
     case kDropout:
       if (dynamic_cast<Dropout*>(&module) == nullptr) return wrong("nn::Dropout");
       return;
+    case kHeadNorm:
+      if (dynamic_cast<RmsNorm*>(&module) == nullptr &&
+          dynamic_cast<LayerNorm*>(&module) == nullptr) {
+        return wrong("nn::RmsNorm or nn::LayerNorm");
+      }
+      return;
+    case kColumnNorm: {
+      const auto* norm = dynamic_cast<RmsNorm*>(&module);
+      if (norm == nullptr) return wrong("nn::RmsNorm");
+      return Cut(norm->weight(), ShardAlong(0, rule), rule);
+    }
     case kAttention:
       if (dynamic_cast<AttentionCore*>(&module) == nullptr) return wrong("nn::AttentionCore");
       return;
@@ -176,9 +213,12 @@ void PlanMatch::AddRecurrent(const std::string& name, const Recurrent& module,
                                 " is a recurrent layer, whose units only the styles column "
                                 "and column_gather cut"));
   }
-  if (rule.sections != 1) {
-    return Problem(rule, Concat("sections is ", rule.sections, ", but the sections of ", name,
-                                " are its ", module.num_gates(), " gates; leave it out"));
+  if (rule.sections != 1 || !rule.section_units.empty()) {
+    const std::string which = rule.section_units.empty()
+                                  ? Concat("sections is ", rule.sections)
+                                  : Concat("section_units are ", UnitsText(rule.section_units));
+    return Problem(rule, Concat(which, ", but the sections of ", name, " are its ",
+                                module.num_gates(), " gates; leave it out"));
   }
   if (module.hidden_size() % tp_ != 0) {
     return Problem(rule, Concat("tp ", tp_, " does not divide the ", module.hidden_size(),
@@ -206,10 +246,8 @@ void PlanMatch::AddConvolution(const std::string& name, const Convolution& conv,
                                 "ranks without work; leave it whole, without a rule"));
   }
   const bool column = rule.style == kColumn || rule.style == kColumnGather;
-  Cut(conv.weight(), {.dim = column ? 0 : 1, .sections = rule.sections}, rule);
-  if (column && conv.bias() != nullptr) {
-    Cut(conv.bias(), {.dim = 0, .sections = rule.sections}, rule);
-  }
+  Cut(conv.weight(), ShardAlong(column ? 0 : 1, rule), rule);
+  if (column && conv.bias() != nullptr) Cut(conv.bias(), ShardAlong(0, rule), rule);
 }
 
 void PlanMatch::Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard,

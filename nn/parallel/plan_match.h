@@ -40,6 +40,7 @@ class PlanMatch {
   void AddConvolution(const std::string& name, const Convolution& conv, const PlanRule& rule);
   void Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard, const PlanRule& rule);
   void CheckUnits(const PlanRule& rule);
+  void CheckSectionUnits(const PlanRule& rule);
   void CheckShared(Module& model);
   void Problem(const PlanRule& rule, const std::string& what);
 

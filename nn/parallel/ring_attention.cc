@@ -2,6 +2,7 @@
 
 #include "apogee/nn/parallel/ring_attention.h"
 
+#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -17,26 +18,43 @@ namespace {
 
 using autograd::SavedTensor;
 
+// What the steps of one call share.
+struct RingCall {
+  comm::GroupPtr group;
+  DocumentsPtr documents;  // null: neither documents nor a window
+  AttentionCoreOptions options;
+};
+
 // One step of the ring: which of rank `rank`'s queries attend to which of rank `source`'s keys.
 struct RingStep {
   bool causal = false;  // the keys are the rank's own
   int64_t first_query = 0, queries = 0, keys = 0;
-  Tensor first_keys;  // of the queries; undefined without documents
+  bool sees_keys = true;  // not if all keys are before every query's window
+  Tensor first_keys;      // of the queries; undefined without documents
+  AttentionCoreOptions core;
 
-  RingStep(const comm::Group& group, int step, int64_t tokens, const DocumentsPtr& documents)
-      : queries(tokens), keys(tokens) {
-    const int n = group.size(), rank = group.rank(), source = (rank - step + n) % n;
+  RingStep(const RingCall& call, int step, int64_t tokens)
+      : queries(tokens), keys(tokens), core(call.options) {
+    const int n = call.group->size(), rank = call.group->rank(), source = (rank - step + n) % n;
+    const int64_t window = core.window, piece = tokens / 2;
     causal = source == rank;
-    if (source < rank) keys = tokens / 2;
-    if (source > rank) first_query = queries = tokens / 2;
-    if (documents == nullptr) return;
+    if (source < rank) keys = piece;
+    if (source > rank) first_query = queries = piece;
+    // Between the nearest key and its query are |source - rank| - 1 pieces.
+    sees_keys = window == 0 || (std::abs(source - rank) - 1) * piece + 1 < window;
+    if (call.documents == nullptr || !sees_keys) return;
     const auto part = [n](int of) {
       return SequencePart{.rank = of, .size = n, .layout = SequenceLayout::kZigZag};
     };
-    first_keys = Queries(documents->FirstKeys(part(rank), part(source)));
+    first_keys = Queries(call.documents->FirstKeys(part(rank), part(source), window));
   }
   ops::AttentionOptions options() const {
-    return {.causal = causal, .wide = true, .first_keys = first_keys};
+    ops::AttentionOptions options = KernelOptionsOf(core);
+    options.causal = causal;
+    options.wide = true;
+    options.window = 0;  // first_keys has it: tokens here are not neighbours
+    options.first_keys = first_keys;
+    return options;
   }
   Tensor Queries(const Tensor& x) const { return x.Slice(1, first_query, queries); }
   Tensor Keys(const Tensor& x) const { return x.Slice(1, 0, keys); }
@@ -84,21 +102,22 @@ Tensor Half(const Tensor& packed, int64_t index, const Shape& shape) {
   return packed.Slice(0, index, 1).View(shape);
 }
 
-ops::AttentionResult Forward(const ops::Qkv& qkv, comm::Group& group,
-                             const DocumentsPtr& documents) {
-  const int n = group.size();
+ops::AttentionResult Forward(const ops::Qkv& qkv, const RingCall& call) {
+  const int n = call.group->size();
   const int64_t tokens = qkv.q.size(1);
-  RingBuffer kv(group, Packed(qkv.k, qkv.v));
+  RingBuffer kv(*call.group, Packed(qkv.k, qkv.v));
   ops::AttentionResult sum;
   for (int s = 0; s < n; ++s) {
     const bool more = s + 1 < n;
     if (more) kv.Start();
-    const RingStep step(group, s, tokens, documents);
-    const ops::AttentionResult part = ops::AttentionForward(
-        step.Part(qkv.q, Half(kv.now(), 0, qkv.k.shape()), Half(kv.now(), 1, qkv.k.shape())),
-        step.options());
-    // In the first step every query attends at least to itself.
-    s == 0 ? static_cast<void>(sum = part) : ops::AttentionMerge(step.Queries(sum), part);
+    const RingStep step(call, s, tokens);
+    if (step.sees_keys) {
+      const ops::AttentionResult part = ops::AttentionForward(
+          step.Part(qkv.q, Half(kv.now(), 0, qkv.k.shape()), Half(kv.now(), 1, qkv.k.shape())),
+          step.options());
+      // In the first step every query attends at least to itself.
+      s == 0 ? static_cast<void>(sum = part) : ops::AttentionMerge(step.Queries(sum), part);
+    }
     if (more) kv.Finish();
   }
   return sum;
@@ -112,15 +131,13 @@ void AddTokens(const Tensor& sum, int64_t first, const Tensor& part) {
 
 class RingAttentionNode : public autograd::Node {
  public:
-  RingAttentionNode(const ops::Qkv& qkv, const ops::AttentionResult& forward, comm::GroupPtr group,
-                    DocumentsPtr documents)
+  RingAttentionNode(const ops::Qkv& qkv, const ops::AttentionResult& forward, RingCall call)
       : q_(qkv.q),
         k_(qkv.k),
         v_(qkv.v),
         out_(forward.out),
         lse_(forward.lse),
-        group_(std::move(group)),
-        documents_(std::move(documents)) {}
+        call_(std::move(call)) {}
   const char* name() const override { return "ring_attention"; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads,
@@ -130,27 +147,32 @@ class RingAttentionNode : public autograd::Node {
     const Tensor dout = grads[0].Detach().Contiguous();
     const Shape shape = qkv.k.shape();
     const DType dtype = qkv.q.dtype(), wide = ComputeDType(dtype);
-    const int n = group_->size();
+    const int n = call_.group->size();
     const Tensor dq = Tensor::Zeros(qkv.q.shape(), wide, dout.context());
-    RingBuffer kv(*group_, Packed(qkv.k, qkv.v));
-    RingBuffer dkv(*group_, Tensor::Zeros({2, qkv.k.numel()}, wide, dout.context()));
+    RingBuffer kv(*call_.group, Packed(qkv.k, qkv.v));
+    RingBuffer dkv(*call_.group, Tensor::Zeros({2, qkv.k.numel()}, wide, dout.context()));
     for (int s = 0; s < n; ++s) {
       const bool more = s + 1 < n;
       if (more) kv.Start();
-      const RingStep step(*group_, s, qkv.q.size(1), documents_);
-      const ops::Qkv part = step.Part(qkv.q, Half(kv.now(), 0, shape), Half(kv.now(), 1, shape));
-      const ops::Qkv result{Tensor::Empty(part.q.shape(), wide, dout.context()),
-                            Tensor::Empty(part.k.shape(), wide, dout.context()),
-                            Tensor::Empty(part.k.shape(), wide, dout.context())};
-      const ops::AttentionResult seen = step.Queries(forward);
-      ops::AttentionBackward(part, {seen.out, seen.lse.Contiguous()}, step.Queries(dout),
-                             step.options(), result);
-      AddTokens(dq, step.first_query, result.q);
+      const RingStep step(call_, s, qkv.q.size(1));
+      ops::Qkv result;
+      if (step.sees_keys) {
+        const ops::Qkv part = step.Part(qkv.q, Half(kv.now(), 0, shape), Half(kv.now(), 1, shape));
+        result = {Tensor::Empty(part.q.shape(), wide, dout.context()),
+                  Tensor::Empty(part.k.shape(), wide, dout.context()),
+                  Tensor::Empty(part.k.shape(), wide, dout.context())};
+        const ops::AttentionResult seen = step.Queries(forward);
+        ops::AttentionBackward(part, {seen.out, seen.lse.Contiguous()}, step.Queries(dout),
+                               step.options(), result);
+        AddTokens(dq, step.first_query, result.q);
+      }
       // The gradients that other ranks have added for these keys arrived during this rank's
       // computation.
       if (s > 0) dkv.Finish();
-      AddTokens(Half(dkv.now(), 0, shape), 0, result.k);
-      AddTokens(Half(dkv.now(), 1, shape), 0, result.v);
+      if (step.sees_keys) {
+        AddTokens(Half(dkv.now(), 0, shape), 0, result.k);
+        AddTokens(Half(dkv.now(), 1, shape), 0, result.v);
+      }
       dkv.Start();
       if (more) kv.Finish();
     }
@@ -168,25 +190,31 @@ class RingAttentionNode : public autograd::Node {
   }
 
   SavedTensor q_, k_, v_, out_, lse_;
-  comm::GroupPtr group_;
-  DocumentsPtr documents_;
+  RingCall call_;
 };
 
 }  // namespace
 
 Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v, const comm::GroupPtr& group,
-                     const DocumentsPtr& documents) {
+                     const DocumentsPtr& documents, const AttentionCoreOptions& options) {
   APOGEE_CHECK(
       q.rank() == 4 && k.rank() == 4 && q.size(1) == k.size(1) && q.size(1) % 2 == 0,
       "ring attention: needs q and k [batch, tokens, heads, head size] with an even number of "
       "tokens (two pieces of each sequence), got ",
       q.shape(), " and ", k.shape());
+  APOGEE_CHECK(options.causal,
+               "ring attention: needs causal attention; without it use AllToAllAttention");
+  RingCall call{group, documents, options};
+  if (documents == nullptr && options.window > 0) {
+    call.documents =
+        std::make_shared<autograd::Documents>(q.size(0), q.size(1) * group->size(), q.context());
+  }
   const ops::Qkv qkv{q.Detach(), k.Detach(), v.Detach()};
-  ops::AttentionResult forward = Forward(qkv, *group, documents);
+  ops::AttentionResult forward = Forward(qkv, call);
   if (forward.out.dtype() != q.dtype()) forward.out = forward.out.To(q.dtype());
   Tensor out = forward.out;
   if (autograd::NeedsGrad({q, k, v})) {
-    autograd::Attach(out, std::make_shared<RingAttentionNode>(qkv, forward, group, documents),
+    autograd::Attach(out, std::make_shared<RingAttentionNode>(qkv, forward, std::move(call)),
                      {q, k, v});
   }
   return out;

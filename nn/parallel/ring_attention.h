@@ -31,9 +31,11 @@ namespace apogee::nn::parallel {
 
 // q [B, t, H, d], k and v [B, t, K, d], t even, K divides H (grouped queries). `documents`: of the
 // whole sequences, in which no token attends to another document; null: none. Steps over keys that
-// no query sees cost their communication only.
+// no query sees, because of documents or of the options' window, cost their communication only.
+// Throws Error unless options.causal.
 Tensor RingAttention(const Tensor& q, const Tensor& k, const Tensor& v, const comm::GroupPtr& group,
-                     const DocumentsPtr& documents = nullptr);
+                     const DocumentsPtr& documents = nullptr,
+                     const AttentionCoreOptions& options = {});
 
 }  // namespace apogee::nn::parallel
 

@@ -39,6 +39,11 @@ std::vector<std::string> SequenceProblems(Module& model, const ParallelPlan& pla
   for (const auto& [module, rule] : match.modules) {
     if (rule->style != kAttention) continue;
     attention.insert(module);
+    const auto* core = dynamic_cast<const AttentionCore*>(module);
+    if (mode == SequenceMode::kRingAttention && core != nullptr && !core->options().causal) {
+      problems.push_back(Concat(module->full_name(), " is not causal, which sp_mode ", Name(mode),
+                                " needs; use all_to_all or split_gather"));
+    }
     if (std::ranges::find(inside, module) == inside.end()) {
       problems.push_back(Concat("rule \"", rule->pattern, "\" (attention): names a module outside ",
                                 "of the sequence_module \"", plan.sequence_module, "\""));
@@ -116,14 +121,16 @@ void SequenceParallel::Apply() {
   for (Module* module : module_->Modules()) module->set_sequence_part(cut_.part);
   for (const auto& [module, style] : styles_) {
     // Between tensor-parallel layers sequences are whole.
-    const bool between = style == kAttention || style == kDropout;
+    const bool between =
+        style == kAttention || style == kDropout || style == kHeadNorm || style == kColumnNorm;
     if (between && mode_ == SequenceMode::kSplitGather) module->set_sequence_part({});
     if (style != kAttention || mode_ == SequenceMode::kSplitGather) continue;
     const auto attend = mode_ == SequenceMode::kAllToAll ? &AllToAllAttention : &RingAttention;
     dynamic_cast<AttentionCore&>(*module).ReplaceAttention(
         [attend, group = cut_.group](const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const DocumentsPtr& documents) {
-          return attend(q, k, v, group, documents);
+                                     const DocumentsPtr& documents,
+                                     const AttentionCoreOptions& options) {
+          return attend(q, k, v, group, documents, options);
         });
   }
   module_->ReplaceForward(

@@ -5,12 +5,14 @@
 //
 //   const TensorShard column{.dim = 1};                     // Conv1D weight [in, out] by columns
 //   const TensorShard qkv{.dim = 1, .sections = 3};         // fused q, k, v: each third by tp
+//   const TensorShard grouped{.section_units = {8, 2, 2}};  // 8 heads of q, then 2 of k, 2 of v
 //   const TensorShard vocab{.dim = 0, .pad = true};         // rows that tp need not divide
 //   Tensor local = CutLocal(qkv, whole, rank, tp);
 //   Layout layout = LayoutOf(qkv, whole.shape(), rank, tp);   // positions of its elements
 //
-// The dim consists of `sections` equal sections. Each section is cut into tp equal parts; a rank
-// holds its part of every section, one after the other. Nothing here communicates.
+// The dim consists of `sections` equal sections, or of sections of as many units as section_units
+// says. Each section is cut into tp equal parts; a rank holds its part of every section, one after
+// the other. Nothing here communicates.
 //
 // With `pad`, part sizes are rounded up, and the local tensors of the last ranks end in rows of
 // zeros that belong to no logical element. `pad` needs dim 0 and one section, since a Layout has
@@ -20,6 +22,8 @@
 #define APOGEE_NN_PARALLEL_SHARD_H_
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "apogee/layout/layout.h"
 #include "apogee/tensor/tensor.h"
@@ -30,8 +34,14 @@ struct TensorShard {
   int dim = 0;  // negative: from the end
   int sections = 1;
   bool pad = false;
+  // If not empty, in place of `sections`: the number of units of each section. The dim is a
+  // multiple of their sum, and tp divides each of them.
+  std::vector<int64_t> section_units = {};
   friend bool operator==(const TensorShard&, const TensorShard&) = default;
 };
+
+// "8, 2, 2": for messages.
+std::string UnitsText(const std::vector<int64_t>& section_units);
 
 // The shape of the local tensor, padding included; the same on every rank.
 Shape LocalShape(const TensorShard& shard, const Shape& logical, int tp);

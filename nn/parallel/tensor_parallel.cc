@@ -10,6 +10,7 @@
 #include "apogee/nn/parallel/convolution.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/linear.h"
+#include "apogee/nn/parallel/norm.h"
 #include "apogee/nn/parallel/plan_match.h"
 #include "apogee/nn/parallel/recurrent.h"
 #include "apogee/nn/parallel/sequence_functions.h"
@@ -23,9 +24,17 @@ using enum ParallelStyle;
 // `copy`: the shared copy of x, as the module's input. Made inside the module, hooks around the
 // module's part of backward would come between x and the copy, and layers could not share it.
 Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
-  return ColumnLinear(InputOf(linear, copy, *linear.weight()), autograd::ValueOf(linear.weight()),
-                      autograd::ValueOf(linear.bias()),
-                      {.layout = linear.layout(), .activation = linear.activation()});
+  const Tensor y =
+      ColumnLinear(InputOf(linear, copy, *linear.weight()), autograd::ValueOf(linear.weight()),
+                   autograd::ValueOf(linear.bias()),
+                   {.layout = linear.layout(), .activation = linear.activation()});
+  return CapLogits(y, linear.soft_cap());
+}
+
+// What a row layer does to the sum of the products.
+Tensor OfSum(const Linear& linear, const Tensor& sum) {
+  return linear.activation() ? autograd::Activate(*linear.activation(), sum)
+                             : CapLogits(sum, linear.soft_cap());
 }
 
 // This rank's part of a vocabulary of `words` entries.
@@ -163,6 +172,7 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
                                    : x;
     });
   }
+  if (style == kHeadNorm || style == kColumnNorm) return ReplaceNorm(module, style);
   if (auto* recurrent = dynamic_cast<Recurrent*>(&module)) {
     return module.ReplaceForward(
         [recurrent, group, style](const Tensor& copy) {
@@ -185,7 +195,7 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
       const Tensor y = RowParallelLinearOfTokens(
           InputOf(linear, x, *linear.weight()), autograd::ValueOf(linear.weight()),
           autograd::ValueOf(linear.bias()), group, linear.layout(), linear.out_dtype());
-      return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
+      return OfSum(linear, y);
     });
   }
   module.ReplaceForward([&linear, group, style](const Tensor& x) {
@@ -193,12 +203,35 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
         InputOf(linear, style == kRow ? x : SplitLastDim(x, group), *linear.weight()),
         autograd::ValueOf(linear.weight()), autograd::ValueOf(linear.bias()), group,
         linear.layout(), linear.out_dtype());
-    return linear.activation() ? autograd::Activate(*linear.activation(), y) : y;
+    return OfSum(linear, y);
   });
 }
 
 Module::ForwardFunction TensorParallel::SharedInput() const {
   return [copy = shared_copy_](const Tensor& x) { return (*copy)(x); };
+}
+
+void TensorParallel::ReplaceNorm(Module& module, ParallelStyle style) {
+  if (style == kColumnNorm) {
+    auto& norm = dynamic_cast<RmsNorm&>(module);
+    return module.ReplaceForward([&norm, group = group_](const Tensor& x) {
+      return RmsNormOfColumns(NormInput(norm, x, *norm.weight()), norm.weight()->value(),
+                              norm.eps(), group);
+    });
+  }
+  // Under cut_sequence the gradients of all whole parameters are addends, which are summed later.
+  const comm::GroupPtr group = options_.cut_sequence ? nullptr : group_;
+  if (auto* norm = dynamic_cast<RmsNorm*>(&module)) {
+    return module.ReplaceForward([norm, group](const Tensor& x) {
+      return RmsNormOfHeads(NormInput(*norm, x, *norm->weight()), norm->weight()->value(),
+                            norm->eps(), group);
+    });
+  }
+  auto& norm = dynamic_cast<LayerNorm&>(module);
+  module.ReplaceForward([&norm, group](const Tensor& x) {
+    return LayerNormOfHeads(NormInput(norm, x, *norm.weight()), norm.weight()->value(),
+                            autograd::ValueOf(norm.bias()), norm.eps(), group);
+  });
 }
 
 void TensorParallel::ReplaceConvolution(Convolution& conv, ParallelStyle style) {
@@ -222,11 +255,13 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
     const ops::VocabPart part = PartOf(LogicalShape(*embedding->weight())[0], group);
     if (options_.cut_sequence) {
       return module.ReplaceForward([embedding, group, part](const Tensor& tokens) {
-        return VocabParallelEmbeddingOfTokens(tokens, embedding->weight()->value(), part, group);
+        return VocabParallelEmbeddingOfTokens(tokens, embedding->weight()->value(), part, group,
+                                              embedding->padding_id());
       });
     }
     return module.ReplaceForward([embedding, group, part](const Tensor& tokens) {
-      return VocabParallelEmbedding(tokens, embedding->weight()->value(), part, group);
+      return VocabParallelEmbedding(tokens, embedding->weight()->value(), part, group,
+                                    embedding->padding_id());
     });
   }
   auto& linear = dynamic_cast<Linear&>(module);

@@ -71,6 +71,7 @@ class TensorParallel {
 
  private:
   void Replace(Module& module, const PlanRule& rule);
+  void ReplaceNorm(Module& module, ParallelStyle style);
   void ReplaceConvolution(Convolution& conv, ParallelStyle style);
   // The input of column layers: one copy for all that are called with the same tensor.
   Module::ForwardFunction SharedInput() const;

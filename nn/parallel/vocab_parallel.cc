@@ -53,14 +53,16 @@ class VocabParallelCrossEntropyNode : public autograd::Node {
 }  // namespace
 
 Tensor VocabParallelEmbedding(const Tensor& ids, const Tensor& table, const ops::VocabPart& part,
-                              const comm::GroupPtr& group) {
-  return ReduceFromGroup(autograd::Embedding(ids, table, part), group);
+                              const comm::GroupPtr& group, int64_t padding_id) {
+  return ReduceFromGroup(autograd::Embedding(ids, table, part, padding_id), group);
 }
 
 Tensor VocabParallelEmbeddingOfTokens(const Tensor& ids, const Tensor& table,
-                                      const ops::VocabPart& part, const comm::GroupPtr& group) {
-  return ReduceScatterSequence(autograd::Embedding(GatherSequence(ids, group), table, part), group,
-                               table.dtype());
+                                      const ops::VocabPart& part, const comm::GroupPtr& group,
+                                      int64_t padding_id) {
+  return ReduceScatterSequence(
+      autograd::Embedding(GatherSequence(ids, group), table, part, padding_id), group,
+      table.dtype());
 }
 
 Tensor VocabParallelCrossEntropy(const Tensor& logits_in, const Tensor& targets_in,

@@ -23,14 +23,16 @@
 namespace apogee::nn::parallel {
 
 // ids i64 of any shape, table [V_local, d] -> [.., d], replicated: one all-reduce of the result.
-// The table's gradient is local and dense.
+// The table's gradient is local and dense; lookups of padding_id, an id of the whole vocabulary,
+// add nothing to it (-1: there is none).
 Tensor VocabParallelEmbedding(const Tensor& ids, const Tensor& table, const ops::VocabPart& part,
-                              const comm::GroupPtr& group);
+                              const comm::GroupPtr& group, int64_t padding_id = -1);
 
 // The same for sharded sequences: ids [B, T / n] and the result are this rank's tokens. One
 // all-gather of the ids and one reduce-scatter of the result.
 Tensor VocabParallelEmbeddingOfTokens(const Tensor& ids, const Tensor& table,
-                                      const ops::VocabPart& part, const comm::GroupPtr& group);
+                                      const ops::VocabPart& part, const comm::GroupPtr& group,
+                                      int64_t padding_id = -1);
 
 // logits [.., V_local], targets i64 [..] -> a scalar, replicated: the mean over the targets other
 // than `ignore_index`, as autograd::CrossEntropy. Forward all-reduces per-row statistics in f32

@@ -171,6 +171,37 @@ int HybridPipeline::NumMicros(const PipelineCall& call) const {
   return micros;
 }
 
+Tensor HybridPipeline::Evaluate(nn::Module& model, const Tensor& inputs) {
+  const Tensor no_targets;
+  const Criterion no_criterion;
+  const PipelineCall call{.inputs = inputs,
+                          .targets = no_targets,
+                          .model = model,
+                          .criterion = no_criterion,
+                          .return_outputs = true};
+  Tensor output = executor_->Run({call, /*num_micros=*/1}).outputs;
+  const pipeline::PipelineShape shape = PartShape();
+  const int root = shape.StageOf(shape.num_parts() - 1);
+  // The other stages do not know its dtype and shape.
+  std::vector<int64_t> form(2 + Shape::kMaxRank);
+  if (output.defined()) {
+    output = output.Contiguous();
+    form[0] = static_cast<int64_t>(output.dtype());
+    form[1] = output.rank();
+    std::ranges::copy(output.shape().dims(), form.begin() + 2);
+  }
+  const ContextPtr context = model.Parameters()[0]->context();
+  const Tensor header = Tensor::FromVector<int64_t>(form, {std::ssize(form)}, context);
+  group_->Broadcast(header, root);
+  form = header.ToVector<int64_t>();
+  if (!output.defined()) {
+    const std::span<const int64_t> dims(form.begin() + 2, form.begin() + 2 + form[1]);
+    output = Tensor::Empty(Shape(dims), static_cast<DType>(form[0]), context);
+  }
+  group_->Broadcast(output, root);
+  return output;
+}
+
 PipelineResult HybridPipeline::Run(const PipelineCall& call, BackwardPasses& passes,
                                    const Batch& batch) {
   pipeline::ExecutorCall run{call, NumMicros(call), batch.first_sample, batch.loss_scale};

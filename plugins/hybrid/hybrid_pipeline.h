@@ -9,7 +9,7 @@
 //   pipeline.Attach(model, world);                      // after the inner plugin
 //   pipeline.Run(call, passes, {.loss_scale = scale, .first_sample = first});
 //
-// Cut, Attach, Whole and Run are collective.
+// Cut, Attach, Whole, Run and Evaluate are collective.
 #ifndef APOGEE_PLUGINS_HYBRID_HYBRID_PIPELINE_H_
 #define APOGEE_PLUGINS_HYBRID_HYBRID_PIPELINE_H_
 
@@ -51,6 +51,8 @@ class HybridPipeline {
   int NumHolders(const autograd::Parameter& parameter) const {
     return is_on() ? static_cast<int>(cut_->HoldersOf(parameter).size()) : 1;
   }
+  // The model's output for the whole batch, as one micro-batch, on every stage.
+  Tensor Evaluate(nn::Module& model, const Tensor& inputs);
   // As Executor::ChunkOf.
   int ChunkOf(const autograd::Parameter& parameter) const { return executor_->ChunkOf(parameter); }
   // Makes `view`, whose parameter is on another stage, an empty shard of `layout`'s tensor.

@@ -15,12 +15,13 @@ namespace {
 bool IsHeld(int64_t id, int64_t first, int64_t vocab) { return id >= first && id - first < vocab; }
 
 // positions[offsets[v]] to positions[offsets[v + 1] - 1] are the positions of the tokens with id
-// first + v, ascending.
+// first + v, ascending. Padding has none.
 void SortById(const EmbeddingBackwardArgs& args, int64_t* offsets, int64_t* positions) {
   const int64_t vocab = args.vocab;
   const auto for_held = [&](const auto& fn) {
     for (int64_t i = 0; i < args.n; ++i) {
-      if (IsHeld(args.ids[i], args.first, vocab)) fn(i, args.ids[i] - args.first);
+      const int64_t id = args.ids[i];
+      if (IsHeld(id, args.first, vocab) && id != args.padding_id) fn(i, id - args.first);
     }
   };
   std::fill(offsets, offsets + vocab + 1, int64_t{0});

@@ -37,13 +37,16 @@ void ForwardRow(const NormForwardArgs& args, int64_t r) {
   T* y = static_cast<T*>(args.y) + r * cols;
   const C inverse_cols = C(1) / static_cast<C>(cols);
   const C eps = static_cast<C>(args.eps);
+  const C weight_offset = static_cast<C>(args.weight_offset);
   C* rstd = static_cast<C*>(args.rstd) + r;
   if (args.rms) {
     const C square = SumOver<C>(cols, [=](int64_t i) { return Load(x[i]) * Load(x[i]); });
     const C scale = C(1) / std::sqrt(square * inverse_cols + eps);
     *rstd = scale;
 #pragma omp simd
-    for (int64_t i = 0; i < cols; ++i) y[i] = Cast<T>(Load(x[i]) * scale * Load(weight[i]));
+    for (int64_t i = 0; i < cols; ++i) {
+      y[i] = Cast<T>(Load(x[i]) * scale * (Load(weight[i]) + weight_offset));
+    }
     return;
   }
   const T* bias = static_cast<const T*>(args.bias);
@@ -62,23 +65,24 @@ void ForwardRow(const NormForwardArgs& args, int64_t r) {
   if (bias == nullptr) {
 #pragma omp simd
     for (int64_t i = 0; i < cols; ++i) {
-      y[i] = Cast<T>((Load(x[i]) - mean) * scale * Load(weight[i]));
+      y[i] = Cast<T>((Load(x[i]) - mean) * scale * (Load(weight[i]) + weight_offset));
     }
   } else {
 #pragma omp simd
     for (int64_t i = 0; i < cols; ++i) {
-      y[i] = Cast<T>((Load(x[i]) - mean) * scale * Load(weight[i]) + Load(bias[i]));
+      y[i] =
+          Cast<T>((Load(x[i]) - mean) * scale * (Load(weight[i]) + weight_offset) + Load(bias[i]));
     }
   }
 }
 
 // dx of one row. For an RMS norm the mean is 0, and so is the term q.
 template <typename T, bool rms>
-void InputGradient(const T* x, const T* weight, const T* dy, ComputeType<T> mean,
-                   ComputeType<T> rstd, T* dx, int64_t cols) {
+void InputGradient(const T* x, const T* weight, ComputeType<T> weight_offset, const T* dy,
+                   ComputeType<T> mean, ComputeType<T> rstd, T* dx, int64_t cols) {
   using C = ComputeType<T>;
   const TwoSums<C> sums = SumTwoOver<C>(cols, [=](int64_t i, C& sum, C& dot) {
-    const C g = Load(dy[i]) * Load(weight[i]);
+    const C g = Load(dy[i]) * (Load(weight[i]) + weight_offset);
     sum += g;
     dot += g * (Load(x[i]) - mean);
   });
@@ -88,7 +92,8 @@ void InputGradient(const T* x, const T* weight, const T* dy, ComputeType<T> mean
   const C q = rms ? C(0) : sums.first * rstd / static_cast<C>(cols);
 #pragma omp simd
   for (int64_t i = 0; i < cols; ++i) {
-    dx[i] = Cast<T>(Load(dy[i]) * Load(weight[i]) * rstd - (Load(x[i]) - mean) * p - q);
+    const C g = Load(dy[i]) * (Load(weight[i]) + weight_offset);
+    dx[i] = Cast<T>(g * rstd - (Load(x[i]) - mean) * p - q);
   }
 }
 
@@ -130,7 +135,8 @@ void BackwardBlock(const NormBackwardArgs& args, int64_t begin, int64_t end,
     const int64_t group_end = std::min(end, group + kRows);
     if (args.dx != nullptr) {
       for (int64_t r = group; r < group_end; ++r) {
-        InputGradient<T, rms>(x + r * cols, weight, dy + r * cols, rms ? C(0) : mean[r], rstd[r],
+        InputGradient<T, rms>(x + r * cols, weight, static_cast<C>(args.weight_offset),
+                              dy + r * cols, rms ? C(0) : mean[r], rstd[r],
                               static_cast<T*>(args.dx) + r * cols, cols);
       }
     }

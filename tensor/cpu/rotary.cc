@@ -2,6 +2,7 @@
 
 // Rotary position embedding. All heads use the same angles for a token, and so do all samples
 // unless tokens have positions of their own. Sines and cosines are put into a table first.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -16,7 +17,7 @@ namespace {
 template <typename C>
 void FillTable(const RotaryArgs& args, const double* turns_per_token, C* table, int64_t begin,
                int64_t end) {
-  const int64_t half = args.head_dim / 2;
+  const int64_t half = args.num_pairs();
   const C sign = args.inverse ? C(-1) : C(1);
   for (int64_t t = begin; t < end; ++t) {
     C* cosines = table + t * 2 * half;
@@ -41,9 +42,10 @@ void FillTable(const RotaryArgs& args, const double* turns_per_token, C* table, 
   }
 }
 
+// Rotates half pairs and copies the rest of the head.
 template <typename T>
 void RotateHead(const T* x, const ComputeType<T>* cosines, const ComputeType<T>* sines, T* y,
-                int64_t half) {
+                int64_t half, int64_t head_dim) {
 #pragma omp simd
   for (int64_t i = 0; i < half; ++i) {
     const auto a = Load(x[i]);
@@ -51,21 +53,19 @@ void RotateHead(const T* x, const ComputeType<T>* cosines, const ComputeType<T>*
     y[i] = Cast<T>(a * cosines[i] - b * sines[i]);
     y[i + half] = Cast<T>(b * cosines[i] + a * sines[i]);
   }
+  std::copy(x + 2 * half, x + head_dim, y + 2 * half);
 }
 
 template <typename T>
 void Rotate(const DeviceContext& context, const RotaryArgs& args) {
   using C = ComputeType<T>;
-  const int64_t half = args.head_dim / 2;
+  const int64_t half = args.num_pairs();
   const Workspace frequencies(context, half * static_cast<int64_t>(sizeof(double)));
   const int64_t rows = args.num_angles();
   const Workspace angles(context, rows * 2 * half * static_cast<int64_t>(sizeof(C)));
   double* turns_per_token = frequencies.data<double>();
   C* table = angles.data<C>();
-  for (int64_t i = 0; i < half; ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(args.head_dim);
-    turns_per_token[i] = std::pow(args.theta, exponent) / (2 * std::numbers::pi);
-  }
+  for (int64_t i = 0; i < half; ++i) turns_per_token[i] = args.TurnsPerToken(i);
   // An angle costs about as much as eight copied elements.
   ForRows(context, rows, 8 * half, [=, &args](int64_t begin, int64_t end) {
     FillTable(args, turns_per_token, table, begin, end);
@@ -82,7 +82,7 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args) {
               const C* cosines = table + (args.positions == nullptr ? t : row) * 2 * half;
               for (int64_t h = 0; h < args.heads; ++h) {
                 RotateHead(from + h * args.x_strides[2], cosines, cosines + half,
-                           to + h * args.y_strides[2], half);
+                           to + h * args.y_strides[2], half, args.head_dim);
               }
             }
           });

@@ -126,6 +126,18 @@ void Transpose(const T* x, int64_t x_ld, int64_t rows, int64_t cols, T* y, int64
   }
 }
 
+// The sums of the elements of kLanes<T> vectors, that of x[i] in lane i. Changes x.
+template <typename T>
+inline __attribute__((always_inline)) Vec<T> SumsOf(Vec<T>* x) {
+  internal::TransposeStep<T, 1>(x);
+#pragma GCC unroll 4
+  for (int step = 1; step < kLanes<T>; step *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes<T>; i += 2 * step) x[i] += x[i + step];
+  }
+  return x[0];
+}
+
 // Two bf16 in one word, the first in the low half. A product multiplies pairs and adds both results
 // to one f32, at twice the rate of f32.
 using Bf16Pair = uint32_t;

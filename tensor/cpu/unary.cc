@@ -29,6 +29,10 @@ struct Math {
     return std::sqrt(x);
   }
   template <typename C>
+  static inline C Tanh(C x) {
+    return FastTanh(x);
+  }
+  template <typename C>
   static inline C Pow(C x, C exponent) {
     return FastPow(x, exponent);
   }

@@ -6,6 +6,7 @@
 //   DispatchActivation(kind, [&]<typename F>() {
 //     y = F::Forward(x);
 //     dx = F::Backward(x, dy);
+//     dup = F::Times(gate, dy);
 //   });
 #ifndef APOGEE_TENSOR_CUDA_ACTIVATION_CUH_
 #define APOGEE_TENSOR_CUDA_ACTIVATION_CUH_
@@ -21,7 +22,16 @@ namespace apogee::cuda {
 __device__ __forceinline__ float Sigmoid(float x) { return __fdividef(1.0f, 1.0f + std::exp(-x)); }
 __device__ __forceinline__ double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-struct Relu {
+// d times the activation of x, the gradient of what a gate lets through.
+template <typename F>
+struct Product {
+  template <typename C>
+  static __device__ C Times(C x, C d) {
+    return d * F::Forward(x);
+  }
+};
+
+struct Relu : Product<Relu> {
   // Written so that NaN stays NaN.
   template <typename C>
   static __device__ C Forward(C x) {
@@ -33,7 +43,7 @@ struct Relu {
   }
 };
 
-struct Gelu {
+struct Gelu : Product<Gelu> {
   template <typename C>
   static __device__ C Forward(C x) {
     return C(0.5) * x * (C(1) + std::erf(x * C(0.5 * std::numbers::sqrt2)));
@@ -47,7 +57,7 @@ struct Gelu {
 };
 
 // 0.5 (1 + tanh(u)) = sigmoid(2 u): one exp, and no cancellation for negative x.
-struct GeluTanh {
+struct GeluTanh : Product<GeluTanh> {
   static constexpr double kTwoSqrt2OverPi = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
   static constexpr double kCubic = 0.044715;
 
@@ -73,9 +83,13 @@ struct Silu {
     const C s = Sigmoid(x);
     return dy * s * (C(1) + x * (C(1) - s));
   }
+  template <typename C>
+  static __device__ C Times(C x, C d) {
+    return d * x * Sigmoid(x);
+  }
 };
 
-struct Tanh {
+struct Tanh : Product<Tanh> {
   template <typename C>
   static __device__ C Forward(C x) {
     return std::tanh(x);
@@ -87,7 +101,7 @@ struct Tanh {
   }
 };
 
-struct Logistic {
+struct Logistic : Product<Logistic> {
   template <typename C>
   static __device__ C Forward(C x) {
     return Sigmoid(x);

@@ -16,9 +16,13 @@ namespace {
 struct Held {
   const int64_t* ids;
   int64_t first, vocab;
+  int64_t padding_id = -1;
 
-  // The row of token i. It is outside of [0, vocab) if it is in another part.
-  __device__ int64_t Row(int64_t i) const { return ids[i] - first; }
+  // The row of token i. It is outside of [0, vocab) if it is in another part, or for padding.
+  __device__ int64_t Row(int64_t i) const {
+    const int64_t id = ids[i];
+    return id == padding_id ? -1 : id - first;
+  }
   __device__ bool Has(int64_t row) const { return row >= 0 && row < vocab; }
 };
 
@@ -156,7 +160,7 @@ void EmbeddingBackward(const DeviceContext& context, const EmbeddingBackwardArgs
   const Workspace workspace(
       context, Groups::Words(args.n, args.vocab) * static_cast<int64_t>(sizeof(uint32_t)));
   const Groups groups(workspace.data<uint32_t>(), args.n, args.vocab);
-  GroupById(context, {args.ids, args.first, args.vocab}, args.n, groups);
+  GroupById(context, {args.ids, args.first, args.vocab, args.padding_id}, args.n, groups);
   const auto launch = [&](auto kernel, int count) {
     const int64_t vectors = args.dim / count, n = args.vocab * vectors;
     Launch(context, {.blocks = {static_cast<unsigned>(CeilDiv(n, 256))}}, kernel, dy, dweight,

@@ -51,6 +51,20 @@ void FinishAny(const DeviceContext& context, const MatMulArgs& args, const C* su
                 [&]<typename T>() { FinishProduct<T, C>(context, args, sums); });
 }
 
+// The product with the bias in f32, so that cuBLASLt adds it. `product` has another bias dtype.
+void MatMulWideBias(const DeviceContext& context, MatMulArgs product) {
+  const StreamContext& gpu = StreamContext::Of(context);
+  const Workspace wide(context, product.n * int64_t{sizeof(float)});
+  float* const to = wide.data<float>();
+  const void* const bias = product.bias;
+  const DType dtype = product.bias_dtype;
+  ForEach(context, product.n,
+          [=] __device__(int64_t j) { to[j] = LoadBias<float>(dtype, bias, j); });
+  product.bias = to;
+  product.bias_dtype = DType::kF32;
+  gpu.cublas().MatMul(gpu, product);
+}
+
 template <typename C>
 void MatMul(const DeviceContext& context, const MatMulArgs& args) {
   const StreamContext& gpu = StreamContext::Of(context);
@@ -59,6 +73,7 @@ void MatMul(const DeviceContext& context, const MatMulArgs& args) {
   if (takes && (args.bias == nullptr || CublasHandle::TakesBias(args))) {
     return gpu.cublas().MatMul(gpu, args);
   }
+  if (takes && args.c_dtype == DType::kF32) return MatMulWideBias(context, args);
   MatMulArgs product = args;
   product.bias = nullptr;
   if (takes && args.c_dtype == DTypeOf<C>()) {

@@ -2,9 +2,8 @@
 
 // Rotary position embedding. All heads use the same angles for a token, and so do all samples
 // unless tokens have positions of their own. Cosines and sines are put into a table first. Then
-// each thread rotates a few neighbouring pairs.
-#include <cmath>
-#include <numbers>
+// each thread rotates a few neighbouring pairs, or copies a few elements that don't rotate.
+#include <algorithm>
 
 #include "apogee/tensor/cuda/device/device.cuh"
 #include "apogee/tensor/cuda/device/divisor.cuh"
@@ -28,12 +27,8 @@ template <typename C>
 void FillTable(const DeviceContext& context, const RotaryArgs& args, int64_t first, int64_t count,
                C* table) {
   Frequencies frequencies;
-  for (int64_t i = 0; i < count; ++i) {
-    const double exponent =
-        -2.0 * static_cast<double>(first + i) / static_cast<double>(args.head_dim);
-    frequencies.turns[i] = std::pow(args.theta, exponent) / (2 * std::numbers::pi);
-  }
-  const int64_t half = args.head_dim / 2, jump_at = args.jump_at, jump = args.jump;
+  for (int64_t i = 0; i < count; ++i) frequencies.turns[i] = args.TurnsPerToken(first + i);
+  const int64_t half = args.num_pairs(), jump_at = args.jump_at, jump = args.jump;
   const int64_t first_position = args.first_position;
   const int64_t* const positions = args.positions;
   const double sign = args.inverse ? -1 : 1;
@@ -52,14 +47,15 @@ struct Operands {
   int64_t x_strides[3], y_strides[3];  // of batch, tokens, heads
   int64_t half;
   bool own_positions;                  // samples differ
-  WideDivisor vectors, heads, tokens;  // vectors: the vectors of pairs of one head
+  WideDivisor vectors, heads, tokens;  // vectors: those of one head's pairs, and of its rest
 };
 
-// Whether a thread may take kCount pairs at a time: both halves of every head consist of aligned
-// vectors.
+// Whether a thread may take kCount pairs, or elements of the rest, at a time: both halves and the
+// rest of every head consist of aligned vectors.
 template <int kCount>
 bool RotaryFitsVectors(const RotaryArgs& args) {
-  if (!IsAligned16(args.x, args.y) || args.head_dim / 2 % kCount != 0) return false;
+  if (!IsAligned16(args.x, args.y) || args.num_pairs() % kCount != 0) return false;
+  if (args.head_dim % kCount != 0) return false;
   for (int d = 0; d < 3; ++d) {
     if (args.x_strides[d] % kCount != 0 || args.y_strides[d] % kCount != 0) return false;
   }
@@ -71,13 +67,13 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeT
   using C = ComputeType<T>;
   const T* x = static_cast<const T*>(args.x);
   T* y = static_cast<T*>(args.y);
-  const int64_t half = args.head_dim / 2;
-  const int64_t n = args.batch * args.tokens * args.heads * (half / kCount);
+  const int64_t half = args.num_pairs(), vectors = (args.head_dim - half) / kCount;
+  const int64_t n = args.batch * args.tokens * args.heads * vectors;
   const Operands of{{args.x_strides[0], args.x_strides[1], args.x_strides[2]},
                     {args.y_strides[0], args.y_strides[1], args.y_strides[2]},
                     half,
                     args.positions != nullptr,
-                    WideDivisor(half / kCount, n),
+                    WideDivisor(vectors, n),
                     WideDivisor(args.heads, n),
                     WideDivisor(args.tokens, n)};
   ForEach(context, n, [=] __device__(int64_t at) {
@@ -86,9 +82,10 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeT
     const int64_t b = of.tokens.Divide(token), t = token - b * of.tokens.value;
     const T* from = x + b * of.x_strides[0] + t * of.x_strides[1] + h * of.x_strides[2] + i;
     T* to = y + b * of.y_strides[0] + t * of.y_strides[1] + h * of.y_strides[2] + i;
+    const Vector<T, kCount> upper = ReadVector<kCount>(from + of.half);
+    if (i >= of.half) return WriteVector(to + of.half, upper);  // the rest
     const C* cosines = table + (of.own_positions ? token : t) * 2 * of.half + i;
     const Vector<T, kCount> lower = ReadVector<kCount>(from);
-    const Vector<T, kCount> upper = ReadVector<kCount>(from + of.half);
     Vector<T, kCount> new_lower, new_upper;
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
@@ -105,7 +102,7 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeT
 template <typename T>
 void Rotary(const DeviceContext& context, const RotaryArgs& args) {
   using C = ComputeType<T>;
-  const int64_t half = args.head_dim / 2;
+  const int64_t half = args.num_pairs();
   const Workspace angles(context, args.num_angles() * 2 * half * static_cast<int64_t>(sizeof(C)));
   for (int64_t first = 0; first < half; first += Frequencies::kMost) {
     FillTable(context, args, first, std::min(Frequencies::kMost, half - first), angles.data<C>());
@@ -120,7 +117,7 @@ void Rotary(const DeviceContext& context, const RotaryArgs& args) {
 }  // namespace
 
 void rotary(const DeviceContext& context, const RotaryArgs& args) {
-  if (args.batch * args.tokens * args.heads * (args.head_dim / 2) == 0) return;
+  if (args.batch * args.tokens * args.heads * args.head_dim == 0) return;
   DispatchFloat(args.dtype, "rotary", [&]<typename T>() { Rotary<T>(context, args); });
 }
 

@@ -31,6 +31,10 @@ struct Math {
     return std::sqrt(x);
   }
   template <typename C>
+  static __host__ __device__ C Tanh(C x) {
+    return std::tanh(x);
+  }
+  template <typename C>
   static __host__ __device__ C Pow(C x, C exponent) {
     return std::pow(x, exponent);
   }

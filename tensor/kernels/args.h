@@ -17,7 +17,9 @@
 #ifndef APOGEE_TENSOR_KERNELS_ARGS_H_
 #define APOGEE_TENSOR_KERNELS_ARGS_H_
 
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "apogee/core/dtype.h"
 #include "apogee/core/rng.h"
@@ -92,22 +94,27 @@ struct ActivationBackwardArgs {
   int64_t n;
 };
 
-// y = silu(gate) * up.
-struct SwiGluForwardArgs {
+// y = f(gate) * up, of rows of `cols` elements. The rows of gate and up may lie apart, as the
+// halves of one tensor do: gate_stride and up_stride elements from one row's first to the next's.
+struct GatedForwardArgs {
+  Activation kind;
   DType dtype;
   const void* gate;
   const void* up;
   void* y;
-  int64_t n;
+  int64_t rows, cols;
+  int64_t gate_stride, up_stride;
 };
-struct SwiGluBackwardArgs {
+struct GatedBackwardArgs {
+  Activation kind;
   DType dtype;
   const void* gate;
   const void* up;
   const void* dy;
   void* dgate;
   void* dup;
-  int64_t n;
+  int64_t rows, cols;
+  int64_t gate_stride, up_stride;
 };
 
 // y[i] = keep(i) ? x[i] / (1 - p) : 0
@@ -175,7 +182,9 @@ struct SoftmaxBackwardArgs {
 // Per row:
 //   layer norm  y = (x - mean) * rstd * weight + bias   (bias may be null)
 //   rms         y = x * rstd * weight                   (mean and bias are null)
-// mean and rstd, one element per row, are written in f32 (f64 for f64).
+// mean and rstd, one element per row, are written in f32 (f64 for f64). weight stands for
+// weight + weight_offset, a sum in f32 (f64 for f64). -0.0 is no offset: x + -0.0 has x's bits for
+// every x.
 struct NormForwardArgs {
   DType dtype;
   bool rms;
@@ -187,9 +196,10 @@ struct NormForwardArgs {
   void* rstd;
   int64_t rows, cols;
   double eps;
+  double weight_offset = -0.0;
 };
 // dweight and dbias have param_grad_dtype and are overwritten. Any of dx, dweight and dbias may be
-// null.
+// null. weight_offset is the forward pass's.
 struct NormBackwardArgs {
   DType dtype, param_grad_dtype;
   bool rms;
@@ -202,16 +212,19 @@ struct NormBackwardArgs {
   void* dweight;
   void* dbias;
   int64_t rows, cols;
+  double weight_offset = -0.0;
 };
 
 // Rotate-half rotary embedding of x [batch, tokens, heads, head_dim]. The strides are those of the
-// first three dims; head_dim is contiguous. For token t and i < h = head_dim / 2:
-//   a        = (first_position + t) * theta^(-2i / head_dim)
+// first three dims; head_dim is contiguous. For token t and i < h = dims / 2:
+//   a        = (first_position + t) * theta^(-2i / dims)
 //   y[i]     = x[i] cos(a) - x[i + h] sin(a)
 //   y[i + h] = x[i + h] cos(a) + x[i] sin(a)
-// inverse: -a instead of a (the backward pass). Tokens from jump_at on are `jump` positions
-// further. positions [batch, tokens], contiguous: the place of each token instead of
-// first_position + t and the jump; null: none.
+// Elements from `dims` on are copied; 0 stands for head_dim. inverse: -a instead of a (the backward
+// pass). Tokens from jump_at on are `jump` positions further. positions [batch, tokens],
+// contiguous: the place of each token instead of first_position + t and the jump; null: none.
+// inverse_frequencies [h], in the host's memory on every device: factors in place of
+// theta^(-2i / dims); null: none.
 struct RotaryArgs {
   DType dtype;
   const void* x;
@@ -224,9 +237,19 @@ struct RotaryArgs {
   bool inverse;
   int64_t jump_at = 0, jump = 0;
   const int64_t* positions = nullptr;
+  int64_t dims = 0;
+  const double* inverse_frequencies = nullptr;
 
   // Different angles: one for each token, of every sample if they differ.
   int64_t num_angles() const { return positions == nullptr ? tokens : batch * tokens; }
+  int64_t num_pairs() const { return (dims == 0 ? head_dim : dims) / 2; }
+  // Full turns of pair i between two neighbouring positions. For the host.
+  double TurnsPerToken(int64_t i) const {
+    const double exponent = -static_cast<double>(i) / static_cast<double>(num_pairs());
+    const double frequency =
+        inverse_frequencies == nullptr ? std::pow(theta, exponent) : inverse_frequencies[i];
+    return frequency / (2 * std::numbers::pi);
+  }
 };
 
 // y[i] = weight[ids[i] - first], or zeros for an id outside [first, first + vocab), whose row is in
@@ -241,6 +264,7 @@ struct EmbeddingForwardArgs {
 };
 // dweight[ids[i] - first] += dy[i] for ids in [first, first + vocab). dweight [vocab, dim] has
 // grad_dtype and is zeroed first. Every row is summed in one order (ascending i), in f32 or wider.
+// Ids equal to padding_id add nothing; -1: there is none.
 struct EmbeddingBackwardArgs {
   DType dtype, grad_dtype;
   const int64_t* ids;
@@ -248,6 +272,7 @@ struct EmbeddingBackwardArgs {
   void* dweight;
   int64_t n, dim, vocab;
   int64_t first = 0;
+  int64_t padding_id = -1;
 };
 
 // For each i in [0, batch), with the bias [n] added to every row:

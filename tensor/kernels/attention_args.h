@@ -41,7 +41,8 @@ struct FirstKeys {
 };
 
 // Per head, without keeping the scores:
-//   out = softmax(scale * q k^T + mask) v
+//   out = softmax(cap(scale * q k^T) + mask) v
+//   cap(s) = soft_cap * tanh(s / soft_cap), or s if soft_cap is 0
 // Query head h reads key/value head h / (heads / kv_heads). Causal: query i sees the keys
 // j <= i + kv_tokens - q_tokens; of these, with a window above 0, the last `window` ones. A query
 // that sees no key gets zeros. lse [batch, heads, q_tokens], f32 (f64 for f64), is the log-sum-exp
@@ -57,6 +58,7 @@ struct AttentionForwardArgs {
   int64_t window = 0;
   AttentionMask mask = {};
   FirstKeys first_keys = {};
+  double soft_cap = 0;
 };
 // Overwrites dq, dk and dv, which may be interleaved in one packed buffer. wide: they are f32 (f64
 // for f64). dmask [batch, heads, q_tokens, kv_tokens], of the mask's floating dtype, is the
@@ -73,6 +75,7 @@ struct AttentionBackwardArgs {
   AttentionMask mask = {};
   FirstKeys first_keys = {};
   void* dmask = nullptr;
+  double soft_cap = 0;
 };
 // Joins attention over two sets of keys into attention over both. With
 //   l = log(exp(sum_lse) + exp(part_lse))

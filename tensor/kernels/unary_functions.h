@@ -8,7 +8,7 @@
 //     dx = f.template Backward<Math>(saved, dy);     // saved: x, or y if f.kSavesResult
 //   });
 //
-// Math has the backend's Exp, Log, Log1p, Sqrt and Pow for float and double.
+// Math has the backend's Exp, Log, Log1p, Sqrt, Tanh and Pow for float and double.
 #ifndef APOGEE_TENSOR_KERNELS_UNARY_FUNCTIONS_H_
 #define APOGEE_TENSOR_KERNELS_UNARY_FUNCTIONS_H_
 
@@ -142,6 +142,20 @@ struct Clamp {
   }
 };
 
+struct SoftCap {
+  static constexpr bool kSavesResult = true;
+  double cap;
+  template <typename Math, typename C>
+  APOGEE_HOST_DEVICE C Forward(C x) const {
+    return C(cap) * Math::Tanh(x / C(cap));
+  }
+  template <typename Math, typename C>
+  APOGEE_HOST_DEVICE C Backward(C y, C dy) const {
+    const C t = y / C(cap);
+    return dy * (C(1) - t * t);
+  }
+};
+
 template <typename Fn>
 decltype(auto) DispatchUnary(UnaryOp op, double first, double second, const Fn& fn) {
   switch (op) {
@@ -165,6 +179,8 @@ decltype(auto) DispatchUnary(UnaryOp op, double first, double second, const Fn& 
       return fn(Power{first});
     case UnaryOp::kClamp:
       return fn(Clamp{first, second});
+    case UnaryOp::kSoftCap:
+      return fn(SoftCap{first});
   }
   __builtin_unreachable();
 }

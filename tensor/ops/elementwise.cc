@@ -166,29 +166,87 @@ Tensor ActivationBackward(Activation kind, const Tensor& x_in, Tensor dy) {
   return dx;
 }
 
-Tensor SwiGluForward(const Tensor& gate_in, const Tensor& up_in) {
-  const Tensor gate = Operand("swiglu", "gate", gate_in);
-  const Tensor up = Operand("swiglu", "up", up_in);
-  CheckSameDType("swiglu", gate, up);
-  CheckSameShape("swiglu", gate, up);
+namespace {
+
+// An operand as rows that are `stride` elements apart: one row, if it is contiguous.
+struct RowsOf {
+  Tensor x;
+  int64_t cols, stride;
+
+  explicit RowsOf(const Tensor& from) : x(from), cols(from.numel()), stride(from.numel()) {
+    if (x.is_contiguous()) return;
+    // Each dim but the last goes on where the one after it ends.
+    bool even = x.stride(-1) == 1 && x.rank() > 1;
+    for (int d = 0; d + 2 < x.rank(); ++d) {
+      even = even && x.stride(d) == x.stride(d + 1) * x.size(d + 1);
+    }
+    if (!even) {
+      x = x.Contiguous();
+      return;
+    }
+    cols = x.size(-1);
+    stride = x.stride(-2);
+  }
+};
+
+// The operands of a gate, in rows of one size.
+struct GateRows {
+  RowsOf gate, up;
+
+  GateRows(const Tensor& gate_in, const Tensor& up_in) : gate(gate_in), up(up_in) {
+    const int64_t cols = std::min(gate.cols, up.cols);
+    for (RowsOf* each : {&gate, &up}) {
+      if (each->cols != cols) each->cols = each->stride = cols;
+    }
+  }
+  int64_t rows() const { return gate.cols == 0 ? 0 : gate.x.numel() / gate.cols; }
+};
+
+void CheckGate(const Tensor& gate, const Tensor& up) {
+  APOGEE_CHECK(gate.defined() && up.defined(), "gated: ", gate.defined() ? "up" : "gate",
+               " is undefined");
+  gate.CheckOpen();
+  up.CheckOpen();
+  CheckSameDType("gated", gate, up);
+  CheckSameShape("gated", gate, up);
+}
+
+}  // namespace
+
+Tensor GatedForward(Activation kind, const Tensor& gate, const Tensor& up) {
+  CheckGate(gate, up);
+  const GateRows of(gate.Detach(), up.Detach());
   Tensor y = Tensor::EmptyLike(gate);
-  gate.context()->kernels().swiglu_forward(
-      *gate.context(),
-      {.dtype = gate.dtype(), .gate = gate.raw(), .up = up.raw(), .y = y.raw(), .n = gate.numel()});
+  gate.context()->kernels().gated_forward(*gate.context(), {.kind = kind,
+                                                            .dtype = gate.dtype(),
+                                                            .gate = of.gate.x.raw(),
+                                                            .up = of.up.x.raw(),
+                                                            .y = y.raw(),
+                                                            .rows = of.rows(),
+                                                            .cols = of.gate.cols,
+                                                            .gate_stride = of.gate.stride,
+                                                            .up_stride = of.up.stride});
   return y;
 }
 
-SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& dy_in) {
-  const Tensor dy = Operand("swiglu", "dy", dy_in);
-  CheckSameDType("swiglu backward", gate, dy);
-  SwiGluGrads grads{Tensor::EmptyLike(gate), Tensor::EmptyLike(up)};
-  gate.context()->kernels().swiglu_backward(*gate.context(), {.dtype = gate.dtype(),
-                                                              .gate = gate.raw(),
-                                                              .up = up.raw(),
-                                                              .dy = dy.raw(),
-                                                              .dgate = grads.dgate.raw(),
-                                                              .dup = grads.dup.raw(),
-                                                              .n = gate.numel()});
+GatedGrads GatedBackward(Activation kind, const Tensor& gate, const Tensor& up,
+                         const Tensor& dy_in) {
+  const Tensor dy = Operand("gated", "dy", dy_in);
+  CheckSameDType("gated backward", gate, dy);
+  CheckSameShape("gated backward", gate, dy);
+  const GateRows of(gate, up);
+  GatedGrads grads{Tensor::EmptyLike(gate), Tensor::EmptyLike(up)};
+  gate.context()->kernels().gated_backward(*gate.context(), {.kind = kind,
+                                                             .dtype = gate.dtype(),
+                                                             .gate = of.gate.x.raw(),
+                                                             .up = of.up.x.raw(),
+                                                             .dy = dy.raw(),
+                                                             .dgate = grads.dgate.raw(),
+                                                             .dup = grads.dup.raw(),
+                                                             .rows = of.rows(),
+                                                             .cols = of.gate.cols,
+                                                             .gate_stride = of.gate.stride,
+                                                             .up_stride = of.up.stride});
   return grads;
 }
 

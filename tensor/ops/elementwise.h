@@ -60,12 +60,13 @@ Tensor ActivationForward(Activation kind, const Tensor& x);
 // dy * f'(x). Overwrites dy if nothing else owns it.
 Tensor ActivationBackward(Activation kind, const Tensor& x, Tensor dy);
 
-// silu(gate) * up.
-Tensor SwiGluForward(const Tensor& gate, const Tensor& up);
-struct SwiGluGrads {
+// f(gate) * up. Neither operand is copied if it is contiguous or a slice of the last dim of a
+// contiguous tensor.
+Tensor GatedForward(Activation kind, const Tensor& gate, const Tensor& up);
+struct GatedGrads {
   Tensor dgate, dup;
 };
-SwiGluGrads SwiGluBackward(const Tensor& gate, const Tensor& up, const Tensor& dy);
+GatedGrads GatedBackward(Activation kind, const Tensor& gate, const Tensor& up, const Tensor& dy);
 
 // See DropoutArgs. The same call on dy is the backward pass. The rows of x's last dim are
 // `row_stride` elements of the random stream apart; 0: they follow each other.

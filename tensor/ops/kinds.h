@@ -16,7 +16,20 @@ constexpr bool IsComparison(BinaryOp op) { return op >= BinaryOp::kLess; }
 // kSoftplus  log(1 + exp(x))
 // kPower     x^first
 // kClamp     x limited to [first, second]; NaN stays NaN
-enum class UnaryOp { kExp, kLog, kLog1p, kSqrt, kRsqrt, kAbs, kSquare, kSoftplus, kPower, kClamp };
+// kSoftCap   first * tanh(x / first)
+enum class UnaryOp {
+  kExp,
+  kLog,
+  kLog1p,
+  kSqrt,
+  kRsqrt,
+  kAbs,
+  kSquare,
+  kSoftplus,
+  kPower,
+  kClamp,
+  kSoftCap
+};
 
 enum class Extreme { kMax, kMin };
 enum class Statistic { kLogSumExp, kVariance };

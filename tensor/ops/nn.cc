@@ -13,8 +13,15 @@
 
 namespace apogee::ops {
 
+namespace {
+
+// As kernels take it: NormForwardArgs::weight_offset.
+double WeightOffset(double offset) { return offset == 0 ? -0.0 : offset; }
+
+}  // namespace
+
 NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in,
-                       double eps, bool rms) {
+                       double eps, bool rms, double weight_offset) {
   const Tensor x = Operand("norm", "x", x_in);
   const Tensor weight = Operand("norm", "weight", weight_in);
   const Tensor bias = bias_in.defined() ? Operand("norm", "bias", bias_in) : Tensor();
@@ -35,31 +42,34 @@ NormResult NormForward(const Tensor& x_in, const Tensor& weight_in, const Tensor
                                                      .rstd = result.rstd.raw(),
                                                      .rows = Rows(x),
                                                      .cols = x.size(-1),
-                                                     .eps = eps});
+                                                     .eps = eps,
+                                                     .weight_offset = WeightOffset(weight_offset)});
   return result;
 }
 
 NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                        const Tensor& rstd, const Tensor& dy_in, bool rms, bool bias,
-                       DType param_grad_dtype) {
+                       DType param_grad_dtype, double weight_offset) {
   const Tensor dy = Operand("norm", "dy", dy_in);
   CheckSameDType("norm backward", x, dy);
   CheckSameShape("norm backward", x, dy);
   NormGrads grads{Tensor::EmptyLike(x), Tensor::EmptyLike(weight, param_grad_dtype), Tensor()};
   if (bias) grads.dbias = Tensor::EmptyLike(weight, param_grad_dtype);
-  x.context()->kernels().norm_backward(*x.context(), {.dtype = x.dtype(),
-                                                      .param_grad_dtype = param_grad_dtype,
-                                                      .rms = rms,
-                                                      .x = x.raw(),
-                                                      .weight = weight.raw(),
-                                                      .mean = rms ? nullptr : mean.raw(),
-                                                      .rstd = rstd.raw(),
-                                                      .dy = dy.raw(),
-                                                      .dx = grads.dx.raw(),
-                                                      .dweight = grads.dweight.raw(),
-                                                      .dbias = bias ? grads.dbias.raw() : nullptr,
-                                                      .rows = Rows(x),
-                                                      .cols = x.size(-1)});
+  x.context()->kernels().norm_backward(*x.context(),
+                                       {.dtype = x.dtype(),
+                                        .param_grad_dtype = param_grad_dtype,
+                                        .rms = rms,
+                                        .x = x.raw(),
+                                        .weight = weight.raw(),
+                                        .mean = rms ? nullptr : mean.raw(),
+                                        .rstd = rstd.raw(),
+                                        .dy = dy.raw(),
+                                        .dx = grads.dx.raw(),
+                                        .dweight = grads.dweight.raw(),
+                                        .dbias = bias ? grads.dbias.raw() : nullptr,
+                                        .rows = Rows(x),
+                                        .cols = x.size(-1),
+                                        .weight_offset = WeightOffset(weight_offset)});
   return grads;
 }
 
@@ -76,8 +86,15 @@ void CheckPerToken(const char* what, const Tensor& index, const Tensor& x) {
 }  // namespace
 
 Tensor Rotary(const Tensor& x_in, const RotaryOptions& options) {
-  APOGEE_CHECK(x_in.defined() && x_in.rank() == 4 && x_in.size(3) % 2 == 0,
-               "rotary: needs x [batch, tokens, heads, even head size]");
+  APOGEE_CHECK(x_in.defined() && x_in.rank() == 4,
+               "rotary: needs x [batch, tokens, heads, head size]");
+  const int64_t head_dim = x_in.size(3), dims = options.dims == 0 ? head_dim : options.dims;
+  APOGEE_CHECK(dims >= 0 && dims <= head_dim && dims % 2 == 0, "rotary: ", dims,
+               " elements of each head of ", head_dim,
+               " cannot rotate in pairs; `dims` must be even and at most the head size");
+  const auto num_frequencies = static_cast<int64_t>(options.inverse_frequencies.size());
+  APOGEE_CHECK(num_frequencies == 0 || num_frequencies == dims / 2, "rotary: ", num_frequencies,
+               " inverse frequencies for ", dims / 2, " pairs of elements; give one per pair");
   const int64_t* positions = nullptr;
   if (options.positions.defined()) {
     CheckPerToken("rotary: positions", options.positions, x_in);
@@ -86,21 +103,25 @@ Tensor Rotary(const Tensor& x_in, const RotaryOptions& options) {
   }
   const Tensor x = x_in.stride(3) == 1 ? x_in.Detach() : x_in.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(x);
-  x.context()->kernels().rotary(*x.context(), {.dtype = x.dtype(),
-                                               .x = x.raw(),
-                                               .y = y.raw(),
-                                               .batch = x.size(0),
-                                               .tokens = x.size(1),
-                                               .heads = x.size(2),
-                                               .head_dim = x.size(3),
-                                               .x_strides = {x.stride(0), x.stride(1), x.stride(2)},
-                                               .y_strides = {y.stride(0), y.stride(1), y.stride(2)},
-                                               .theta = options.theta,
-                                               .first_position = options.first_position,
-                                               .inverse = options.inverse,
-                                               .jump_at = options.jump_at,
-                                               .jump = options.jump,
-                                               .positions = positions});
+  x.context()->kernels().rotary(
+      *x.context(),
+      {.dtype = x.dtype(),
+       .x = x.raw(),
+       .y = y.raw(),
+       .batch = x.size(0),
+       .tokens = x.size(1),
+       .heads = x.size(2),
+       .head_dim = x.size(3),
+       .x_strides = {x.stride(0), x.stride(1), x.stride(2)},
+       .y_strides = {y.stride(0), y.stride(1), y.stride(2)},
+       .theta = options.theta,
+       .first_position = options.first_position,
+       .inverse = options.inverse,
+       .jump_at = options.jump_at,
+       .jump = options.jump,
+       .positions = positions,
+       .dims = dims,
+       .inverse_frequencies = num_frequencies == 0 ? nullptr : options.inverse_frequencies.data()});
   return y;
 }
 
@@ -117,6 +138,13 @@ AttentionOperand AsOperand(const char* name, const Tensor& x, DType dtype) {
 
 double ScaleOf(const AttentionOptions& options, const Tensor& q) {
   return options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
+}
+
+double SoftCapOf(const AttentionOptions& options) {
+  APOGEE_CHECK(options.soft_cap >= 0 && std::isfinite(options.soft_cap),
+               "attention: the soft cap must be above 0 and finite, or 0 for none; got ",
+               options.soft_cap);
+  return options.soft_cap;
 }
 
 // Checks the first keys.
@@ -196,7 +224,8 @@ AttentionResult AttentionForward(const Qkv& qkv, const AttentionOptions& options
                                             .wide = options.wide,
                                             .window = options.window,
                                             .mask = MaskOf(options, q, k),
-                                            .first_keys = FirstKeysOf(options, q)});
+                                            .first_keys = FirstKeysOf(options, q),
+                                            .soft_cap = SoftCapOf(options)});
   return result;
 }
 
@@ -235,7 +264,8 @@ Tensor AttentionBackward(const Qkv& qkv, const AttentionResult& forward, const T
                                              .window = options.window,
                                              .mask = MaskOf(options, q, k),
                                              .first_keys = FirstKeysOf(options, q),
-                                             .dmask = wants_dmask ? dmask.raw() : nullptr});
+                                             .dmask = wants_dmask ? dmask.raw() : nullptr,
+                                             .soft_cap = SoftCapOf(options)});
   return wants_dmask ? SumTo(dmask, options.mask.shape()) : dmask;
 }
 
@@ -284,7 +314,7 @@ Tensor EmbeddingForward(const Tensor& ids_in, const Tensor& weight_in,
 }
 
 Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, DType grad_dtype,
-                         int64_t first) {
+                         int64_t first, int64_t padding_id) {
   const Tensor dy = Operand("embedding", "dy", dy_in);
   Tensor dweight = Tensor::Empty({vocab, dy.size(-1)}, grad_dtype, dy.context());
   dy.context()->kernels().embedding_backward(*dy.context(), {.dtype = dy.dtype(),
@@ -295,7 +325,8 @@ Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy_in, int64_t vocab, 
                                                              .n = ids.numel(),
                                                              .dim = dy.size(-1),
                                                              .vocab = vocab,
-                                                             .first = first});
+                                                             .first = first,
+                                                             .padding_id = padding_id});
   return dweight;
 }
 

@@ -13,6 +13,7 @@
 #define APOGEE_TENSOR_OPS_NN_H_
 
 #include <optional>
+#include <vector>
 
 #include "apogee/core/rng.h"
 #include "apogee/tensor/tensor.h"
@@ -24,9 +25,9 @@ struct NormResult {
   Tensor y, mean, rstd;
 };
 // Norms the last dim of x: an RMS norm if `rms` (the bias must be undefined), else a layer norm
-// (an undefined bias: none).
+// (an undefined bias: none). The factors are weight + weight_offset, added in f32 (f64 for f64).
 NormResult NormForward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                       bool rms);
+                       bool rms, double weight_offset = 0);
 
 struct NormGrads {
   Tensor dx, dweight, dbias;
@@ -34,7 +35,7 @@ struct NormGrads {
 // dbias is computed if `bias`. dweight and dbias have `param_grad_dtype`.
 NormGrads NormBackward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                        const Tensor& rstd, const Tensor& dy, bool rms, bool bias,
-                       DType param_grad_dtype);
+                       DType param_grad_dtype, double weight_offset = 0);
 
 struct RotaryOptions {
   double theta = 10000.0;
@@ -46,8 +47,15 @@ struct RotaryOptions {
   // i64 [B, T]: the position of each token, for packed documents whose positions start anew. The
   // fields first_position, jump_at and jump are then not used.
   Tensor positions = {};
+  // Only the first `dims` elements of each head rotate, as a head of that size would; the others
+  // are copied. Even, at most d. 0: all d.
+  int64_t dims = 0;
+  // The angle of each pair between two neighbouring positions, in place of theta^(-2i / dims): one
+  // per pair, so half as many as elements that rotate. Empty: none. A model that scales its
+  // rotary positions for longer sequences gives them.
+  std::vector<double> inverse_frequencies = {};
 };
-// Rotate-half positions on x [B, T, H, d], d even.
+// Rotate-half positions on x [B, T, H, d]; d, or options.dims, is even.
 Tensor Rotary(const Tensor& x, const RotaryOptions& options);
 
 // q [B, T, H, d], k and v [B, S, K, d]. The last dim is contiguous, the others may be strided.
@@ -72,8 +80,12 @@ struct AttentionOptions {
   // that no query sees are skipped (tensor/kernels/attention_args.h). Needs scale >= 0. The
   // elements must not change before backward has run.
   Tensor first_keys = {};
+  // Above 0: the scaled scores s become soft_cap * tanh(s / soft_cap), before the mask is added and
+  // keys are hidden. 0: they stay as they are.
+  double soft_cap = 0;
 };
-// out is [B, T, H, d] and contiguous. lse [B, H, T] is the log-sum-exp of the scaled scores.
+// out is [B, T, H, d] and contiguous. lse [B, H, T] is the log-sum-exp of the scaled, capped and
+// masked scores.
 struct AttentionResult {
   Tensor out, lse;
 };
@@ -101,9 +113,10 @@ struct VocabPart {
 // outside [0, vocab_size) throws.
 Tensor EmbeddingForward(const Tensor& ids, const Tensor& weight,
                         const std::optional<VocabPart>& part = {});
-// The gradient of the `vocab` rows from `first` on: [vocab, d].
+// The gradient of the `vocab` rows from `first` on: [vocab, d]. Ids equal to padding_id add nothing
+// to it; -1: there is none.
 Tensor EmbeddingBackward(const Tensor& ids, const Tensor& dy, int64_t vocab, DType grad_dtype,
-                         int64_t first = 0);
+                         int64_t first = 0, int64_t padding_id = -1);
 
 struct CrossEntropyResult {
   Tensor loss;  // scalar: the mean over the targets that are not ignored; NaN if all are (PyTorch)

@@ -153,6 +153,18 @@ TEST(DocumentsTest, PartsOfSequences) {
   EXPECT_EQ(values(documents.FirstKeys(zig_zag(1), zig_zag(0))), (Lengths{0, 2, 2, 2}));
   EXPECT_EQ(values(documents.FirstKeys(zig_zag(1), zig_zag(2))), (Lengths{0, 0, 0, 4}));
   EXPECT_EQ(values(documents.FirstKeys({}, {})), (Lengths{0, 0, 0, 3, 3, 3, 3, 3, 3, 9, 9, 9}));
+  // The last three tokens of a document.
+  EXPECT_EQ(values(documents.FirstKeys({}, {}, 3)), (Lengths{0, 0, 0, 3, 3, 3, 4, 5, 6, 9, 9, 9}));
+  // Token 8 sees 6 to 8; token 3 only itself, and 2 sees 0 to 2.
+  EXPECT_EQ(values(documents.FirstKeys(zig_zag(1), zig_zag(1), 3)), (Lengths{0, 1, 2, 3}));
+  EXPECT_EQ(values(documents.FirstKeys(zig_zag(1), zig_zag(2), 3)), (Lengths{0, 0, 2, 4}));
+}
+
+TEST(DocumentsTest, WindowsOfWholeSequences) {
+  Documents documents(2, 6, TestContext());
+  EXPECT_EQ(documents.FirstKeys({}, {}).ToVector<int64_t>(), Lengths(12, 0));
+  EXPECT_EQ(documents.FirstKeys({}, {}, 4).ToVector<int64_t>(),
+            (Lengths{0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 2}));
 }
 
 // Several are in flight, as under a pipeline, and none is current when backward runs.

@@ -13,6 +13,7 @@
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/parameter.h"
+#include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tests/support/grad_check.h"
 #include "apogee/tests/support/says.h"
 #include "apogee/tests/support/test_context.h"
@@ -69,9 +70,48 @@ TEST_F(FunctionsTest, Activations) {
     ExpectGradients({Random({33, 3}, "x")},
                     [kind](const Inputs& in) { return autograd::Activate(kind, in[0]); });
   }
-  ExpectGradients({Random({5, 9}, "gate"), Random({5, 9}, "up")},
-                  [](const Inputs& in) { return autograd::SwiGlu(in[0], in[1]); });
   ExpectGradients({Random({5, 9}, "x")}, [](const Inputs& in) { return autograd::Softmax(in[0]); });
+}
+
+TEST_F(FunctionsTest, GatedUnits) {
+  for (Activation kind :
+       {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    ExpectGradients({Random({5, 9}, "gate"), Random({5, 9}, "up")},
+                    [kind](const Inputs& in) { return autograd::Gated(kind, in[0], in[1]); });
+    // Halves of one tensor, in either order, and one of them with a tensor of its own.
+    ExpectGradients({Random({2, 3, 10}, "x"), Random({2, 3, 5}, "y")}, [kind](const Inputs& in) {
+      const std::vector<Tensor> halves = autograd::Split(in[0], 2, -1);
+      return autograd::Add(autograd::Gated(kind, halves[1], halves[0]),
+                           autograd::Gated(kind, halves[0], in[1]));
+    });
+    // Rows that no single stride describes.
+    ExpectGradients({Random({4, 3, 2}, "x"), Random({2, 3, 4}, "y")}, [kind](const Inputs& in) {
+      return autograd::Gated(kind, autograd::Transpose(in[0], 0, 2), in[1]);
+    });
+    ExpectGradients({Random({2, 4, 6}, "x")}, [kind](const Inputs& in) {
+      const std::vector<Tensor> parts = autograd::Split(in[0], 2, 1);
+      return autograd::Gated(kind, parts[0], parts[1]);
+    });
+  }
+  EXPECT_THAT(
+      [&] {
+        autograd::Gated(Activation::kSilu, Random({5, 9}, "gate"), Random({5, 8}, "up"));
+      },
+      Says(HasSubstr("operands need one shape, got [5, 9] and [5, 8]")));
+}
+
+// A slice of the last dim is read where it is.
+TEST_F(FunctionsTest, GatedHalvesAreNotCopied) {
+  if (TestsRunOnCuda()) GTEST_SKIP() << "counts the memory of the host";
+  const Tensor x = Random({64, 2 * 1000}, "x");
+  const std::vector<Tensor> halves = autograd::Split(x, 2, -1);
+  const Tensor apart =
+      autograd::Gated(Activation::kSilu, halves[0].Contiguous(), halves[1].Contiguous());
+  const int64_t before = context_->ledger().live_total_bytes();
+  context_->ledger().ResetPeaks();
+  const Tensor y = autograd::Gated(Activation::kSilu, halves[0], halves[1]);
+  EXPECT_EQ(context_->ledger().peak_total_bytes(), before + y.bytes());
+  EXPECT_EQ(y.ToVector<double>(), apart.ToVector<double>());
 }
 
 TEST_F(FunctionsTest, LinearBothLayoutsWithBiasAndActivation) {
@@ -129,18 +169,8 @@ TEST_F(FunctionsTest, Norms) {
                   [](const Inputs& in) { return autograd::LayerNorm(in[0], in[1], in[2], 1e-5); });
   ExpectGradients({Random({2, 3, 8}, "x"), Random({8}, "w")},
                   [](const Inputs& in) { return autograd::RmsNorm(in[0], in[1], 1e-6); });
-}
-
-TEST_F(FunctionsTest, AttentionPackedAndGrouped) {
-  ExpectGradients({Random({2, 5, 3 * 8}, "qkv")},
-                  [](const Inputs& in) { return autograd::PackedAttention(in[0], 2); });
-  for (bool causal : {true, false}) {
-    ExpectGradients(
-        {Random({2, 5, 4, 6}, "q"), Random({2, 7, 2, 6}, "k"), Random({2, 7, 2, 6}, "v")},
-        [causal](const Inputs& in) {
-          return autograd::Attention(in[0], in[1], in[2], {.scale = 0.3, .causal = causal});
-        });
-  }
+  ExpectGradients({Random({2, 3, 8}, "x"), Random({8}, "w")},
+                  [](const Inputs& in) { return autograd::RmsNorm(in[0], in[1], 1e-6, 1); });
 }
 
 // Where differences say nothing: equal elements share the gradient, or the first gets it.
@@ -175,64 +205,28 @@ TEST_F(FunctionsTest, SlicesOfOneTensorAddUp) {
   }
 }
 
-TEST_F(FunctionsTest, AttentionWithMasks) {
-  const Tensor q = Random({2, 5, 4, 6}, "q"), k = Random({2, 7, 2, 6}, "k");
-  const Tensor v = Random({2, 7, 2, 6}, "v");
-  const Tensor is_word = Tensor::FromVector<uint8_t>({1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1, 1},
-                                                     {2, 1, 1, 7}, context_);
-  ExpectGradients({q, k, v}, [=](const Inputs& in) {
-    return autograd::Attention(in[0], in[1], in[2], {.causal = false, .mask = is_word});
-  });
-  ExpectGradients({q, k, v}, [=](const Inputs& in) {
-    return autograd::Attention(in[0], in[1], in[2], {.window = 3});
-  });
-  for (const Shape& shape : {Shape{2, 4, 5, 7}, Shape{4, 5, 7}, Shape{5, 7}, Shape{2, 1, 1, 7}}) {
-    ExpectGradients({q, k, v, Random(shape, "bias")}, [](const Inputs& in) {
-      return autograd::Attention(in[0], in[1], in[2], {.causal = false, .mask = in[3]});
-    });
-  }
-  ExpectGradients({Random({2, 5, 3 * 8}, "qkv"), Random({2, 5, 5}, "bias")}, [](const Inputs& in) {
-    return autograd::PackedAttention(in[0], 2, {.mask = in[1]});
-  });
-}
-
-TEST_F(FunctionsTest, MasksThatDoNotFit) {
-  const Tensor q = Random({2, 5, 4, 6}, "q"), k = Random({2, 7, 2, 6}, "k");
-  const auto attend = [&](const autograd::AttentionOptions& options) {
-    return [=] { autograd::Attention(q, k, k, options); };
-  };
-  EXPECT_THAT(attend({.mask = Random({2, 3, 5, 7}, "mask")}),
-              Says(HasSubstr("the mask [2, 3, 5, 7] does not broadcast to [2, 4, 5, 7]")));
-  EXPECT_THAT(attend({.mask = Tensor::Zeros({5, 7}, DType::kI64, context_)}),
-              Says(HasSubstr("the mask must be u8 (1: a key is seen) or")));
-  EXPECT_THAT(attend({.causal = false, .window = 3}), Says(HasSubstr("needs causal attention")));
-  EXPECT_THAT(attend({.window = -3}), Says(HasSubstr("a window of -3")));
-  EXPECT_THAT(attend({.scale = -1, .mask = Random({5, 7}, "mask")}),
-              Says(HasSubstr("the scale must be above 0")));
-}
-
-// Queries, keys and values lie side by side in a packed projection, in this order.
-TEST_F(FunctionsTest, PackedAttentionIsAttentionOfItsThirds) {
-  const Tensor qkv = Random({2, 5, 3 * 8}, "qkv");
-  const auto third = [&](int64_t i) {
-    return qkv.Slice(2, 8 * i, 8).Contiguous().View({2, 5, 2, 4});
-  };
-  const Tensor expected = autograd::Attention(third(0), third(1), third(2));
-  EXPECT_EQ(autograd::PackedAttention(qkv, 2).ToVector<double>(), expected.ToVector<double>());
-}
-
-TEST_F(FunctionsTest, Rotary) {
-  ExpectGradients({Random({2, 5, 3, 4}, "x")}, [](const Inputs& in) {
-    return autograd::Rotary(in[0], {.theta = 100, .first_position = 3});
-  });
-}
-
 TEST_F(FunctionsTest, EmbeddingWithRepeatedIndices) {
   const Tensor ids = Tensor::FromVector<int64_t>({0, 3, 3, 1, 0, 3}, {2, 3}, context_);
   ExpectGradients({Random({5, 4}, "table")},
                   [ids](const Inputs& in) { return autograd::Embedding(ids, in[0]); });
   const Tensor bad = Tensor::FromVector<int64_t>({5}, {1}, context_);
   EXPECT_THROW(autograd::Embedding(bad, Random({5, 4}, "table")), Error);
+}
+
+TEST_F(FunctionsTest, EmbeddingWithPadding) {
+  const Tensor ids = Tensor::FromVector<int64_t>({0, 3, 3, 1, 0, 3}, {2, 3}, context_);
+  const auto gradient = [&](int64_t padding_id) {
+    autograd::Parameter table("table", Random({5, 2}, "table"));
+    const Tensor y = autograd::Embedding(ids, table.value(), {}, padding_id);
+    EXPECT_EQ(y.ToVector<double>(), autograd::Embedding(ids, table.data()).ToVector<double>());
+    autograd::Backward(autograd::Sum(y));
+    return table.grad().ToVector<double>();
+  };
+  EXPECT_EQ(gradient(-1), std::vector<double>({2, 2, 1, 1, 0, 0, 3, 3, 0, 0}));
+  EXPECT_EQ(gradient(3), std::vector<double>({2, 2, 1, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(gradient(0), std::vector<double>({0, 0, 1, 1, 0, 0, 3, 3, 0, 0}));
+  EXPECT_THAT([&] { gradient(5); }, Says(HasSubstr("the padding id 5 is outside [0, 5)")));
+  EXPECT_THAT([&] { gradient(-2); }, Says(HasSubstr("use -1 for none")));
 }
 
 TEST_F(FunctionsTest, CrossEntropyWithIgnoredTargets) {

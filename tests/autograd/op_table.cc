@@ -95,6 +95,26 @@ void AddElementwise(Table& table) {
   table.AddUnary(
       "clamp", [](const Tensor& x) { return autograd::Clamp(x, -0.51, 0.76); },
       "torch.clamp(x, -0.51, 0.76)");
+  table.AddUnary(
+      "soft_cap", [](const Tensor& x) { return autograd::SoftCap(x, 1.5); },
+      "1.5 * torch.tanh(x / 1.5)");
+  for (const auto& [kind, name, torch] :
+       {std::tuple(Activation::kSilu, "silu", "F.silu(x) * y"),
+        {Activation::kGelu, "gelu", "F.gelu(x) * y"},
+        {Activation::kGeluTanh, "gelu_tanh", "F.gelu(x, approximate='tanh') * y"}}) {
+    for (const Shape& shape : {Shape{7}, Shape{3, 5}, Shape{2, 3, 4}}) {
+      table.Add(
+          std::string("gated_") + name, {{shape}, {shape}},
+          [kind = kind](const Tensors& in) { return autograd::Gated(kind, in[0], in[1]); }, torch);
+    }
+  }
+  table.Add(
+      "gated_halves", {{{2, 3, 8}}},
+      [](const Tensors& in) {
+        const Tensors halves = autograd::Split(in[0], 2, -1);
+        return autograd::Gated(Activation::kSilu, halves[0], halves[1]);
+      },
+      "(lambda gate, up: F.silu(gate) * up)(*x.chunk(2, -1))");
   table.AddBinary("add", autograd::Add, "x + y");
   table.AddBinary("sub", autograd::Sub, "x - y");
   table.AddBinary("mul", autograd::Mul, "x * y");

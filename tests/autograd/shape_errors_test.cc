@@ -76,6 +76,9 @@ TEST_F(ShapeErrorsTest, MasksAndLimits) {
               Says(HasSubstr("[2, 3] and [4] do not broadcast")));
   EXPECT_THAT([&] { autograd::Clamp(x, 1, -1); }, Says(HasSubstr("needs low <= high")));
   EXPECT_THAT([&] { autograd::Clamp(x, NAN, 1); }, Says(HasSubstr("needs low <= high")));
+  for (const double cap : {0.0, -1.0, double{NAN}, double{INFINITY}}) {
+    EXPECT_THAT([&] { autograd::SoftCap(x, cap); }, Says(HasSubstr("must be above 0 and finite")));
+  }
 }
 
 TEST_F(ShapeErrorsTest, Indices) {

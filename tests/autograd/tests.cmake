@@ -2,7 +2,7 @@
 apogee_test(NAME autograd_documents_test SRCS autograd/documents_test.cc LAYERS autograd DEVICES)
 apogee_test(NAME autograd_engine_test SRCS autograd/engine_test.cc LAYERS autograd)
 apogee_test(NAME autograd_convolution_test SRCS autograd/convolution_test.cc LAYERS autograd DEVICES)
-apogee_test(NAME autograd_functions_test SRCS autograd/functions_test.cc LAYERS autograd DEVICES)
+apogee_test(NAME autograd_functions_test SRCS autograd/functions_test.cc autograd/attention_functions_test.cc LAYERS autograd DEVICES)
 apogee_test(NAME autograd_function_test SRCS autograd/function_test.cc LAYERS autograd DEVICES)
 apogee_test(NAME autograd_wide_gradients_test SRCS autograd/wide_gradients_test.cc LAYERS autograd DEVICES)
 apogee_test(NAME autograd_shape_errors_test SRCS autograd/shape_errors_test.cc LAYERS autograd DEVICES)

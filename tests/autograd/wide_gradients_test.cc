@@ -98,13 +98,16 @@ TEST_F(WideGradientsTest, ANormReadsF32AndTakesF32Gradients) {
   const auto xs = Values(kRows * kDim, 1, false), gains = Values(kDim, 2, true);
   const auto ws = Values(kOut * kDim, 3, true), dzs = Values(kRows * kOut, 4, true);
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const bool rms : {false, true}) {
+    for (const auto& [rms, offset] : {std::pair(false, 0.0), {true, 0.0}, {true, 1.0}}) {
       const ParameterPtr x = Leaf(xs, {kRows, kDim}, DType::kF32),
                          gain = Leaf(gains, {kDim}, dtype);
       const Tensor w = Make(ws, {kOut, kDim}, dtype);
-      Tensor y = rms ? RmsNorm(x->value(), gain->value(), kEps)
+      Tensor y = rms ? RmsNorm(x->value(), gain->value(), kEps, offset)
                      : LayerNorm(x->value(), gain->value(), {}, kEps);
-      const Reference want = Compute(xs, gains, ws, dzs, rms);
+      // The sums with the offset have more digits than 16 bits have.
+      std::vector<double> factors = gains;
+      for (double& factor : factors) factor += offset;
+      const Reference want = Compute(xs, factors, ws, dzs, rms);
       ASSERT_EQ(y.dtype(), dtype);
       EXPECT_LT(LargestError(y, want.y), dtype == DType::kBF16 ? 0x1p-8 : 0x1p-11);
       // A view, as hooks of modules make one, changes nothing.

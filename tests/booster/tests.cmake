@@ -47,3 +47,8 @@ apogee_test(ALONE NAME booster_torch_gpt2_test SRCS booster/torch_gpt2_test.cc L
 target_compile_definitions(booster_torch_gpt2_test PRIVATE
                            APOGEE_TORCH_GPT2="${PROJECT_SOURCE_DIR}/scripts/torch_gpt2.py")
 apogee_test(NAME booster_token_windows_test SRCS booster/token_windows_test.cc LAYERS booster LABELS threads)
+apogee_test(NAME booster_pretrained_test SRCS booster/pretrained/pretrained_test.cc LAYERS booster LABELS threads)
+apogee_test(NAME booster_pretrained_plugins_test SRCS booster/pretrained/plugins_test.cc LAYERS booster
+            LABELS threads TIMEOUT 300)
+apogee_test(NAME booster_pretrained_refusals_test SRCS booster/pretrained/refusals_test.cc LAYERS booster
+            LABELS threads)

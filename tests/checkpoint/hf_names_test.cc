@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Weights under the names of the hub: GPT-2 without its prefix and with its masks, Llama with its
-// frequencies; mixtures are refused.
+// Weights under the names of the hub: without a family's prefix, with its old masks and names, with
+// a tied head twice, within a module; mixtures are refused.
 #include "apogee/checkpoint/hf/hf_names.h"
 
 #include <gmock/gmock-more-matchers.h>
@@ -13,6 +13,7 @@
 #include "apogee/nn/models/gpt2.h"
 #include "apogee/nn/models/llama.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/checkpoint/hub_file.h"
 #include "apogee/tests/support/files/safetensors_file.h"
 #include "apogee/tests/support/files/temp_dir.h"
 
@@ -24,86 +25,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-constexpr int64_t kEmbd = 8, kPositions = 4, kVocab = 5, kLayers = 2;
-
-// What the hub's GPT-2 files hold, written down from their listing: name without prefix, shape.
-// Conv1D weights are [in, out].
-const std::vector<std::pair<std::string, std::vector<int64_t>>>& Gpt2Layer() {
-  static const auto& layer = *new std::vector<std::pair<std::string, std::vector<int64_t>>>{
-      {"ln_1.weight", {kEmbd}},
-      {"ln_1.bias", {kEmbd}},
-      {"attn.c_attn.weight", {kEmbd, 3 * kEmbd}},
-      {"attn.c_attn.bias", {3 * kEmbd}},
-      {"attn.c_proj.weight", {kEmbd, kEmbd}},
-      {"attn.c_proj.bias", {kEmbd}},
-      {"ln_2.weight", {kEmbd}},
-      {"ln_2.bias", {kEmbd}},
-      {"mlp.c_fc.weight", {kEmbd, 4 * kEmbd}},
-      {"mlp.c_fc.bias", {4 * kEmbd}},
-      {"mlp.c_proj.weight", {4 * kEmbd, kEmbd}},
-      {"mlp.c_proj.bias", {kEmbd}}};
-  return layer;
-}
-
-// Values by name, of tensors that count on.
-class HubFile {
- public:
-  void Add(const std::string& name, const std::vector<int64_t>& shape) {
-    int64_t numel = 1;
-    for (const int64_t size : shape) numel *= size;
-    std::vector<float>& values = values_[name];
-    for (int64_t i = 0; i < numel; ++i) values.push_back(next_ += 0.25f);
-    file_.Add<float>(name, "F32", shape, values);
-  }
-  void AddValues(const std::string& name, const std::vector<int64_t>& shape,
-                 const std::vector<float>& values) {
-    file_.Add<float>(name, "F32", shape, values);
-  }
-  void AddGpt2(const std::string& prefix) {
-    Add(prefix + "wte.weight", {kVocab, kEmbd});
-    Add(prefix + "wpe.weight", {kPositions, kEmbd});
-    for (int64_t layer = 0; layer < kLayers; ++layer) {
-      const std::string at = prefix + "h." + std::to_string(layer) + ".";
-      for (const auto& [name, shape] : Gpt2Layer()) Add(at + name, shape);
-      Add(at + "attn.bias", {1, 1, kPositions, kPositions});
-    }
-    Add(prefix + "ln_f.weight", {kEmbd});
-    Add(prefix + "ln_f.bias", {kEmbd});
-  }
-  const std::vector<float>& Of(const std::string& name) const { return values_.at(name); }
-  void Write(const std::string& folder) { file_.Write(folder + "/model.safetensors"); }
-
- private:
-  SafetensorsFile file_;
-  std::map<std::string, std::vector<float>> values_;
-  float next_ = 0;
-};
-
-class TinyGpt2 : public nn::Gpt2 {
- public:
-  TinyGpt2()
-      : Gpt2({.vocab_size = kVocab,
-              .n_positions = kPositions,
-              .n_embd = kEmbd,
-              .n_layer = kLayers,
-              .n_head = 2}) {
-    Initialize(CpuContext(), {.seed = 1});
-  }
-};
-
-// As within a module that holds the model under the name `within`.
-absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& folder,
-                                const LoadWeightsOptions& options, const std::string& within = "") {
-  std::vector<TensorPart> parts;
-  for (const auto& parameter : model.Parameters()) {
-    parts.push_back({within + parameter->name(), parameter->data(), Layout(parameter->shape())});
-  }
-  return LoadModelWeights({RealFileSystem(), folder}, parts, options, nullptr);
-}
-absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& folder, bool strict = true) {
-  return Load(model, folder, {.strict = strict});
-}
 
 TEST(HfNamesTest, Gpt2WithAndWithoutPrefix) {
   for (const std::string prefix : {"", "transformer."}) {
@@ -198,80 +119,109 @@ TEST(HfNamesTest, LlamaWithFrequencies) {
   EXPECT_THAT(names->buffers, ElementsAre("rotary_emb.inv_freq"));
 }
 
-// A module of one's own around the model: one line says so, and an option loads it.
-TEST(HfNamesTest, AModelWithinAModule) {
-  for (const std::string bare : {"", "transformer."}) {
-    const TempDir folder;
-    HubFile file;
-    file.AddGpt2(bare);
-    file.Write(folder.path());
-    TinyGpt2 model;
-    const std::string message = Message(Load(model, folder.path(), {}, "gpt.").status());
-    const std::string prefix = bare.empty() ? "gpt.transformer." : "gpt.";
-    EXPECT_THAT(message, HasSubstr("28 names of the model begin with \"" + prefix +
-                                   "\", those in the files do not (\"gpt.transformer.h.0."));
-    EXPECT_THAT(message, HasSubstr("load with model_prefix = \"" + prefix + "\""));
-    EXPECT_THAT(message, Not(HasSubstr("missing")));
-    EXPECT_THAT(message, Not(HasSubstr("unexpected")));
-    // Shorter, too: the rest is a prefix that hub files may lack.
-    for (const std::string& given : {prefix, std::string("gpt.")}) {
-      const auto report = Load(model, folder.path(), {.model_prefix = given}, "gpt.");
-      ASSERT_TRUE(report.ok()) << report.status();
-      EXPECT_THAT(report->buffers, ElementsAre(bare + "h.0.attn.bias", bare + "h.1.attn.bias"));
-      EXPECT_EQ(model.Parameters()[0]->data().ToVector<float>(), file.Of(bare + "wte.weight"));
+struct FamilyCase {
+  const char* description;
+  std::string prefix;
+  std::vector<std::string> names;   // of the model, without prefix
+  std::vector<std::string> others;  // with the model's head
+  std::vector<std::string> unused;  // in files, without prefix
+  std::vector<HfTie> ties;
+};
+
+TEST(HfNamesTest, FamiliesWithAndWithoutPrefix) {
+  const std::vector<FamilyCase> cases = {
+      {"OPT",
+       "model.",
+       {"decoder.embed_tokens.weight", "decoder.layers.0.fc1.weight"},
+       {},
+       {"decoder.version"},
+       {{"lm_head.weight", "model.decoder.embed_tokens.weight"}}},
+      {"OPT's decoder",
+       "model.decoder.",
+       {"embed_tokens.weight", "layers.0.fc1.weight"},
+       {},
+       {},
+       {{"lm_head.weight", "model.decoder.embed_tokens.weight"}}},
+      {"GPT-NeoX",
+       "gpt_neox.",
+       {"embed_in.weight", "layers.11.attention.query_key_value.bias"},
+       {},
+       {"layers.11.attention.bias", "layers.11.attention.masked_bias",
+        "layers.11.attention.rotary_emb.inv_freq"},
+       {{"embed_out.weight", "gpt_neox.embed_in.weight"}}},
+      {"BERT",
+       "bert.",
+       {"embeddings.word_embeddings.weight", "encoder.layer.0.output.LayerNorm.weight"},
+       {"cls.predictions.bias"},
+       {"embeddings.position_ids", "pooler.dense.bias"},
+       {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+        {"cls.predictions.decoder.bias", "cls.predictions.bias"}}},
+      {"ViT",
+       "vit.",
+       {"embeddings.cls_token", "layernorm.weight"},
+       {"classifier.weight"},
+       {"pooler.dense.weight"},
+       {}},
+  };
+  for (const FamilyCase& family : cases) {
+    for (const bool bare : {false, true}) {
+      for (const std::string within : {"", "own."}) {
+        SCOPED_TRACE(std::string(family.description) + (bare ? ", bare" : "") + within);
+        const std::string there = bare ? "" : family.prefix;
+        std::set<std::string> in_files, asked;
+        for (const std::string& name : family.names) {
+          in_files.insert(there + name);
+          asked.insert(within + family.prefix + name);
+        }
+        for (const std::string& name : family.others) {
+          in_files.insert(name);
+          asked.insert(within + name);
+        }
+        std::vector<std::string> unused;
+        for (const std::string& name : family.unused) unused.push_back(there + name);
+        in_files.insert(unused.begin(), unused.end());
+        for (const HfTie& tie : family.ties) in_files.insert(tie.head);
+        const auto names = MatchHfNames(in_files, asked, {.model = within}, "dir");
+        ASSERT_TRUE(names.ok()) << names.status();
+        EXPECT_EQ(names->prefix, bare ? family.prefix : "");
+        EXPECT_THAT(names->buffers, ::testing::UnorderedElementsAreArray(unused));
+        ASSERT_EQ(names->ties.size(), family.ties.size());
+        for (size_t i = 0; i < family.ties.size(); ++i) {
+          EXPECT_EQ(names->ties[i].head, family.ties[i].head);
+          EXPECT_EQ(names->ties[i].table, names->InFiles(within + family.ties[i].table));
+          EXPECT_TRUE(in_files.contains(names->ties[i].table));
+        }
+        EXPECT_THAT(UnexpectedNames(in_files, asked, *names), IsEmpty());
+      }
     }
   }
 }
 
-TEST(HfNamesTest, FilesOfAModelWithinAModule) {
-  const TempDir folder;
-  HubFile file;
-  file.AddGpt2("gpt.transformer.");
-  file.Add("gpt.extra", {1});
-  file.Write(folder.path());
-  TinyGpt2 model;
-  const std::string message = Message(Load(model, folder.path()).status());
-  EXPECT_THAT(message, HasSubstr("28 names in the files begin with \"gpt.\", those of the model do "
-                                 "not (\"transformer.h.0."));
-  EXPECT_THAT(message, HasSubstr("load with file_prefix = \"gpt.\"\n  unexpected \"gpt.extra\""));
-  EXPECT_THAT(message, Not(HasSubstr("missing")));
-  const auto report = Load(model, folder.path(), {.strict = false, .file_prefix = "gpt."});
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(report->unexpected, ElementsAre("gpt.extra"));
-  EXPECT_THAT(report->missing, IsEmpty());
-  EXPECT_EQ(model.Parameters()[0]->data().ToVector<float>(), file.Of("gpt.transformer.wte.weight"));
+// What is of no use in one family's files may be a weight in another's.
+TEST(HfNamesTest, OtherFamiliesHaveNoSuchBuffers) {
+  const auto names = MatchHfNames({"layers.0.attention.bias", "h.0.attn.bias", "pooler.dense.bias"},
+                                  {"model.embed_tokens.weight"}, {}, "dir");
+  ASSERT_TRUE(names.ok());
+  EXPECT_THAT(names->buffers, IsEmpty());
 }
 
-// What a module adds to the model is not in the model's files, even under a name that is.
-TEST(HfNamesTest, NamesWithoutTheGivenPrefixAreMissing) {
-  const TempDir folder;
-  HubFile file;
-  file.Add("w", {1});
-  file.Add("v", {1});
-  file.Write(folder.path());
-  const auto part = [](const std::string& name) {
-    return TensorPart{name, Tensor::Zeros({1}, DType::kF32, CpuContext()), Layout(Shape{1})};
-  };
-  const std::vector<TensorPart> parts = {part("in.w"), part("in.v"), part("w")};
-  const LoadWeightsOptions options{.strict = false, .model_prefix = "in."};
-  const auto report = LoadModelWeights({RealFileSystem(), folder.path()}, parts, options, nullptr);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(report->missing, ElementsAre("w"));
-  EXPECT_EQ(parts[0].value.Item(), file.Of("w")[0]);
-  EXPECT_EQ(parts[2].value.Item(), 0);
-}
-
-TEST(HfNamesTest, LongListsAreCut) {
-  const TempDir folder;
-  HubFile file;
-  for (int i = 0; i < 20; ++i) file.Add("other" + std::to_string(i), {1});
-  file.Write(folder.path());
-  TinyGpt2 model;
-  const std::string message = Message(Load(model, folder.path()).status());
-  EXPECT_THAT(message, HasSubstr("missing \"transformer.wte.weight\""));
-  EXPECT_THAT(message, HasSubstr("\n  ... and 20 more missing"));
-  EXPECT_THAT(message, HasSubstr("\n  ... and 12 more unexpected"));
-  EXPECT_EQ(std::ranges::count(message, '\n'), 18);
+TEST(HfNamesTest, OldNamesOfNorms) {
+  const std::set<std::string> asked = {"bert.e.LayerNorm.weight", "bert.e.LayerNorm.bias",
+                                       "bert.e.dense.weight"};
+  for (const std::string bare : {"", "bert."}) {
+    const std::set<std::string> in_files = {bare + "e.LayerNorm.gamma", bare + "e.LayerNorm.beta",
+                                            bare + "e.dense.weight"};
+    const auto names = MatchHfNames(in_files, asked, {}, "dir");
+    ASSERT_TRUE(names.ok()) << names.status();
+    EXPECT_EQ(names->InFiles("bert.e.LayerNorm.weight"), bare + "e.LayerNorm.gamma");
+    EXPECT_EQ(names->InFiles("bert.e.LayerNorm.bias"), bare + "e.LayerNorm.beta");
+    EXPECT_THAT(UnexpectedNames(in_files, asked, *names), IsEmpty());
+  }
+  // Both: the newer name counts.
+  const std::set<std::string> both = {"bert.e.LayerNorm.gamma", "bert.e.LayerNorm.weight"};
+  const auto names = MatchHfNames(both, asked, {}, "dir");
+  EXPECT_EQ(names->InFiles("bert.e.LayerNorm.weight"), "bert.e.LayerNorm.weight");
+  EXPECT_THAT(UnexpectedNames(both, asked, *names), ElementsAre("bert.e.LayerNorm.gamma"));
 }
 
 TEST(HfNamesTest, ATiedHeadMayBeThereTwice) {

@@ -65,6 +65,21 @@ if(TARGET 06_classify_images)
   add_dependencies(examples_own_model_test 06_classify_images 06_recurrent_text)
 endif()
 
+if(TARGET 07_finetune)
+  apogee_test(ALONE NAME examples_finetune_test SRCS examples/finetune_test.cc LAYERS driver TIMEOUT 300
+              LIBS nlohmann_json::nlohmann_json LABELS threads)
+  target_compile_definitions(examples_finetune_test PRIVATE
+                             APOGEE_FINETUNE="$<TARGET_FILE:07_finetune>"
+                             APOGEE_NEW_MODEL="$<TARGET_FILE:07_new_model>"
+                             APOGEE_GOLDEN="${CMAKE_CURRENT_SOURCE_DIR}/golden"
+                             APOGEE_CHECK_TRANSFORMERS="${PROJECT_SOURCE_DIR}/scripts/check_transformers.py")
+  add_dependencies(examples_finetune_test 07_finetune 07_new_model)
+  if(TARGET apogee_command)
+    target_compile_definitions(examples_finetune_test PRIVATE APOGEE_BUILD_FOLDER="${PROJECT_BINARY_DIR}")
+    add_dependencies(examples_finetune_test apogee_command)
+  endif()
+endif()
+
 if(TARGET 01_train_gpt)
   add_subdirectory(hostile)
 endif()

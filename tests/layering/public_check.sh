@@ -5,13 +5,14 @@
 #   tests/layering/public_check.sh LIST [ROOT]      # LIST: <build>/public_headers.txt
 #
 # Fails if a public header includes a private one or another library's, if apogee.h lacks one, or if there are more
-# than 150: 60 % of those that were installed before the list was declared, and eight of data: tokenizers (2), token files
-# and samples (4), a program's corpus, documents.
+# than 160: 60 % of those that were installed before the list was declared, eight of data (tokenizers, token files and
+# samples, a program's corpus, documents), and ten of models that people bring: families (4), generation, pretrained
+# folders, instructions.
 set -euo pipefail
 list="$(realpath "$1")"
 cd "${2:-$(dirname "${BASH_SOURCE[0]}")/../..}"
 
-max_headers=150
+max_headers=160
 umbrella=driver/apogee.h
 wrong=0
 problem() {

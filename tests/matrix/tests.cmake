@@ -22,6 +22,13 @@ if(TARGET apogee_command)
     add_test(NAME matrix_${optimizers} COMMAND apogee_command matrix --sample ${cells} --only "[${optimizers}]*")
     set_tests_properties(matrix_${optimizers} PROPERTIES TIMEOUT ${long_limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
   endforeach()
+  # Every Hugging Face family in products of layouts. scripts/matrix_full.sh runs the families' other cells.
+  foreach(layout zero2/world3 hybrid_tp2_zero2 hybrid_pp2_tp2_interleaved_zero1 gemini_sp2_split_gather_tp2)
+    string(REGEX REPLACE "/.*" "" name "${layout}")
+    add_test(NAME matrix_families_${name} COMMAND apogee_command matrix --only "adamw/${layout}/*/hf_*")
+    set_tests_properties(matrix_families_${name} PROPERTIES TIMEOUT ${long_limit}
+                         ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  endforeach()
   # The same with processes for ranks.
   if(APOGEE_HAS_MPI)
     set(matrix ${mpirun} ${MPIEXEC_EXECUTABLE} 4 $<TARGET_FILE:apogee_command> matrix)

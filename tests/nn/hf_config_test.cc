@@ -7,9 +7,9 @@
 #include <gmock/gmock-more-matchers.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
+#include <map>
+
+#include "apogee/tests/nn/hf_configs.h"
 
 namespace apogee::nn {
 namespace hf_config_test {
@@ -18,72 +18,53 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Json = nlohmann::json;
-
-std::string Fixture(const std::string& name) {
-  std::ifstream file(std::string(APOGEE_HF_CONFIGS) + "/" + name);
-  EXPECT_TRUE(file.good()) << name;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// The fixture with some fields changed.
-std::string Changed(const std::string& name, const Json& changes) {
-  Json json = Json::parse(Fixture(name));
-  for (const auto& [key, value] : changes.items()) json[key] = value;
-  return json.dump();
-}
-
-template <typename T>
-std::string MessageOf(const absl::StatusOr<T>& config) {
-  return config.ok() ? "accepted" : Message(config.status());
-}
-void Ignore(const std::string&) {}
-std::string Gpt2With(const Json& changes) {
-  return MessageOf(ParseGpt2HfConfig(Changed("gpt2.json", changes), "dir/config.json", Ignore));
-}
-std::string LlamaWith(const Json& changes) {
-  return MessageOf(ParseLlamaHfConfig(Changed("llama.json", changes), "dir/config.json", Ignore));
-}
 // Sentences about what has no effect.
 std::vector<std::string> NoticesOf(const std::string& name, const Json& changes) {
   std::vector<std::string> notices;
   const auto note = [&](const std::string& text) { notices.push_back(text); };
   const std::string text = Changed(name, changes);
-  EXPECT_EQ(name == "gpt2.json" ? MessageOf(ParseGpt2HfConfig(text, "c", note))
-                                : MessageOf(ParseLlamaHfConfig(text, "c", note)),
+  EXPECT_EQ(name == "gpt2.json" ? MessageOf(ParseDecoderHfConfig(text, "c", note))
+                                : MessageOf(ParseDecoderHfConfig(text, "c", note)),
             "accepted");
   return notices;
 }
 
 TEST(HfConfigTest, Gpt2AsTheHubHasIt) {
-  const auto config = ParseGpt2HfConfig(Fixture("gpt2.json"), "gpt2.json");
+  const auto config = ParseDecoderHfConfig(Fixture("gpt2.json"), "gpt2.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->vocab_size, 50257);
-  EXPECT_EQ(config->n_positions, 1024);
-  EXPECT_EQ(config->n_embd, 1280);
-  EXPECT_EQ(config->n_layer, 36);
-  EXPECT_EQ(config->n_head, 20);
-  EXPECT_EQ(config->dropout, 0.1);
-  EXPECT_EQ(config->layer_norm_epsilon, 1e-5);
+  EXPECT_EQ(config->max_tokens, 1024);
+  EXPECT_EQ(config->num_layers, 36);
+  EXPECT_EQ(config->block.hidden_size, 1280);
+  EXPECT_EQ(config->block.intermediate_size, 4 * 1280);
+  EXPECT_EQ(config->block.num_heads, 20);
+  EXPECT_EQ(config->block.dropout, 0.1);
+  EXPECT_EQ(config->block.norm_eps, 1e-5);
   EXPECT_TRUE(config->tie_word_embeddings);
   EXPECT_FALSE(config->recompute);
 }
 
 TEST(HfConfigTest, LlamaAsTheHubHasIt) {
-  const auto config = ParseLlamaHfConfig(Fixture("llama.json"), "llama.json");
+  const auto config = ParseDecoderHfConfig(Fixture("llama.json"), "llama.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->vocab_size, 49152);
-  EXPECT_EQ(config->hidden_size, 576);
-  EXPECT_EQ(config->intermediate_size, 1536);
-  EXPECT_EQ(config->num_hidden_layers, 30);
-  EXPECT_EQ(config->num_attention_heads, 9);
-  EXPECT_EQ(config->num_key_value_heads, 3);
-  EXPECT_EQ(config->max_position_embeddings, 8192);
-  EXPECT_EQ(config->rms_norm_eps, 1e-5);
-  EXPECT_EQ(config->rope_theta, 100000);
+  EXPECT_EQ(config->num_layers, 30);
+  EXPECT_EQ(config->max_tokens, 8192);
+  EXPECT_EQ(config->block.hidden_size, 576);
+  EXPECT_EQ(config->block.intermediate_size, 1536);
+  EXPECT_EQ(config->block.num_heads, 9);
+  EXPECT_EQ(config->block.num_kv_heads, 3);
+  EXPECT_EQ(config->block.norm_eps, 1e-5);
+  EXPECT_EQ(config->block.rotary.theta, 100000);
   EXPECT_TRUE(config->tie_word_embeddings);
+}
+
+// The settings that checkpoints compare; they show every option that changes the result.
+std::map<std::string, std::string> SettingsOf(const DecoderConfig& config) {
+  ConfigTexts texts;
+  Decoder(config).DescribeConfig(texts);
+  texts.function.insert(texts.training.begin(), texts.training.end());
+  return texts.function;
 }
 
 TEST(HfConfigTest, Gpt2RoundTrip) {
@@ -96,16 +77,9 @@ TEST(HfConfigTest, Gpt2RoundTrip) {
                         .layer_norm_epsilon = 3e-7,
                         .tie_word_embeddings = false};
   const std::string text = FormatHfConfig(want);
-  const auto got = ParseGpt2HfConfig(text, "config.json");
+  const auto got = ParseDecoderHfConfig(text, "config.json");
   ASSERT_TRUE(got.ok()) << got.status();
-  EXPECT_EQ(got->vocab_size, want.vocab_size);
-  EXPECT_EQ(got->n_positions, want.n_positions);
-  EXPECT_EQ(got->n_embd, want.n_embd);
-  EXPECT_EQ(got->n_layer, want.n_layer);
-  EXPECT_EQ(got->n_head, want.n_head);
-  EXPECT_EQ(got->dropout, want.dropout);
-  EXPECT_EQ(got->layer_norm_epsilon, want.layer_norm_epsilon);
-  EXPECT_EQ(got->tie_word_embeddings, want.tie_word_embeddings);
+  EXPECT_EQ(SettingsOf(*got), SettingsOf(DecoderConfigOf(want)));
   // What the library reads beside.
   const Json json = Json::parse(text);
   EXPECT_EQ(json["architectures"], Json({"GPT2LMHeadModel"}));
@@ -126,34 +100,25 @@ TEST(HfConfigTest, LlamaRoundTrip) {
                          .rope_theta = 12345.5,
                          .tie_word_embeddings = true};
   const std::string text = FormatHfConfig(want);
-  const auto got = ParseLlamaHfConfig(text, "config.json");
+  const auto got = ParseDecoderHfConfig(text, "config.json");
   ASSERT_TRUE(got.ok()) << got.status();
-  EXPECT_EQ(got->vocab_size, want.vocab_size);
-  EXPECT_EQ(got->hidden_size, want.hidden_size);
-  EXPECT_EQ(got->intermediate_size, want.intermediate_size);
-  EXPECT_EQ(got->num_hidden_layers, want.num_hidden_layers);
-  EXPECT_EQ(got->num_attention_heads, want.num_attention_heads);
-  EXPECT_EQ(got->num_key_value_heads, want.num_key_value_heads);
-  EXPECT_EQ(got->max_position_embeddings, want.max_position_embeddings);
-  EXPECT_EQ(got->rms_norm_eps, want.rms_norm_eps);
-  EXPECT_EQ(got->rope_theta, want.rope_theta);
-  EXPECT_EQ(got->tie_word_embeddings, want.tie_word_embeddings);
+  EXPECT_EQ(SettingsOf(*got), SettingsOf(DecoderConfigOf(want)));
   const Json json = Json::parse(text);
   EXPECT_EQ(json["architectures"], Json({"LlamaForCausalLM"}));
-  EXPECT_EQ(json["head_dim"], 8);
   EXPECT_EQ(json["hidden_act"], "silu");
+  EXPECT_EQ(json["head_dim"], 8);
 }
 
 TEST(HfConfigTest, MissingFieldsHaveTheLibrarysDefaults) {
-  const auto gpt2 = ParseGpt2HfConfig("{\"model_type\": \"gpt2\"}", "c");
+  const auto gpt2 = ParseDecoderHfConfig("{\"model_type\": \"gpt2\"}", "c");
   ASSERT_TRUE(gpt2.ok()) << gpt2.status();
-  EXPECT_EQ(gpt2->n_embd, 768);
-  EXPECT_EQ(gpt2->dropout, 0.1);
-  const auto llama = ParseLlamaHfConfig(
+  EXPECT_EQ(gpt2->block.hidden_size, 768);
+  EXPECT_EQ(gpt2->block.dropout, 0.1);
+  const auto llama = ParseDecoderHfConfig(
       "{\"model_type\": \"llama\", \"num_attention_heads\": 16, \"rope_scaling\": null}", "c");
   ASSERT_TRUE(llama.ok()) << llama.status();
-  EXPECT_EQ(llama->num_key_value_heads, 16);
-  EXPECT_EQ(llama->rope_theta, 10000);
+  EXPECT_EQ(llama->block.num_kv_heads, 16);
+  EXPECT_EQ(llama->block.rotary.theta, 10000);
   EXPECT_FALSE(llama->tie_word_embeddings);
 }
 
@@ -161,82 +126,102 @@ TEST(HfConfigTest, NewerNamesOfRotaryPositions) {
   Json json = Json::parse(Fixture("llama.json"));
   json.erase("rope_theta");
   json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000}};
-  const auto config = ParseLlamaHfConfig(json.dump(), "c");
+  const auto config = ParseDecoderHfConfig(json.dump(), "c");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->rope_theta, 500000);
+  EXPECT_EQ(config->block.rotary.theta, 500000);
   EXPECT_THAT(LlamaWith({{"rope_parameters", {{"rope_type", "yarn"}}}}),
-              HasSubstr("\"rope_parameters.rope_type\" is \"yarn\", only \"default\" works"));
+              HasSubstr("\"rope_parameters.rope_type\" is \"yarn\", only \"default\", \"linear\" "
+                        "and \"llama3\" work"));
 }
 
-TEST(HfConfigTest, OtherModelsAreRefused) {
-  EXPECT_THAT(MessageOf(ParseGpt2HfConfig(Fixture("llama.json"), "dir/config.json")),
-              HasSubstr("dir/config.json: \"model_type\" is \"llama\", only \"gpt2\" works"));
-  EXPECT_THAT(MessageOf(ParseLlamaHfConfig("{}", "c")),
-              HasSubstr("\"model_type\" is missing, must be \"llama\""));
-  EXPECT_THAT(Gpt2With({{"architectures", {"GPT2ForSequenceClassification"}}}),
-              HasSubstr("\"architectures\" is [\"GPT2ForSequenceClassification\"], must be a list "
-                        "with \"GPT2LMHeadModel\""));
-  EXPECT_THAT(Gpt2With({{"architectures", {"a", "b\x1b", 3, nullptr, Json::array(), "c"}}}),
-              HasSubstr("\"architectures\" is [\"a\", \"b\\u001b\", 3, null and 2 more], must"));
-  EXPECT_EQ(Gpt2With({{"architectures", {{{"a", 1}}, "GPT2LMHeadModel"}}}), "accepted");
-  EXPECT_THAT(Gpt2With({{"architectures", "GPT2LMHeadModel"}}), HasSubstr("\"architectures\""));
-  EXPECT_EQ(Gpt2With({{"architectures", nullptr}}), "accepted");
-  // Only of the top, and of that field.
-  EXPECT_THAT(Gpt2With({{"architectures", Json::array()}, {"other", {"GPT2LMHeadModel"}}}),
-              HasSubstr("\"architectures\""));
-}
-
-TEST(HfConfigTest, WhatTheModelsCannotDoIsRefusedByName) {
-  const std::vector<std::pair<const char*, Json>> gpt2 = {{"activation_function", "relu"},
-                                                          {"n_inner", 100},
-                                                          {"scale_attn_weights", false},
-                                                          {"scale_attn_by_inverse_layer_idx", true},
-                                                          {"add_cross_attention", true}};
-  for (const auto& [name, value] : gpt2) {
-    EXPECT_THAT(Gpt2With({{name, value}}),
-                AllOf(HasSubstr("dir/config.json: \"" + std::string(name) + "\" is "),
-                      HasSubstr(value.dump())));
+// Each setting that changes the result changes what a checkpoint records.
+TEST(HfConfigTest, SettingsThatChangeTheResult) {
+  const auto settings = [](const std::string& text) {
+    return SettingsOf(ValueOrThrow(ParseDecoderHfConfig(text, "c", Ignore)));
+  };
+  const Json llama = Json::parse(Fixture("llama.json")), gpt2 = Json::parse(Fixture("gpt2.json"));
+  const auto sizes = [](const char* type, const Json& more = Json::object()) {
+    Json json = {{"model_type", type},       {"vocab_size", 50},
+                 {"hidden_size", 32},        {"intermediate_size", 40},
+                 {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2}, {"max_position_embeddings", 64},
+                 {"pad_token_id", 1}};
+    json.update(more);
+    return json;
+  };
+  const std::vector<std::pair<Json, Json>> changes = {
+      {llama, {{"hidden_act", "gelu"}}},
+      {llama, {{"head_dim", 32}}},
+      {llama, {{"partial_rotary_factor", 0.5}}},
+      {llama, {{"pad_token_id", 5}}},
+      {llama, {{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}},
+      {llama,
+       {{"rope_scaling",
+         {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 1024}}}}},
+      {gpt2, {{"scale_attn_weights", false}}},
+      {gpt2, {{"scale_attn_by_inverse_layer_idx", true}}},
+      {gpt2, {{"activation_function", "relu"}}},
+      {sizes("mistral"), {{"sliding_window", 7}}},
+      {sizes("qwen2"),
+       {{"use_sliding_window", true}, {"sliding_window", 8}, {"max_window_layers", 1}}},
+      {sizes("gemma2"), {{"sliding_window", 9}}},
+      {sizes("gemma2"), {{"attn_logit_softcapping", nullptr}}},
+      {sizes("gemma2"), {{"final_logit_softcapping", 12.0}}},
+      {sizes("gemma2"), {{"query_pre_attn_scalar", 100}}},
+      {sizes("phi3"), {{"sliding_window", 6}}},
+      {sizes("gpt_neox", {{"num_key_value_heads", nullptr}}), {{"use_parallel_residual", false}}},
+      {sizes("gpt_neox", {{"num_key_value_heads", nullptr}}), {{"rotary_pct", 0.5}}},
+      {sizes("gpt_neox", {{"num_key_value_heads", nullptr}}), {{"rotary_emb_base", 500}}}};
+  for (const auto& [base, change] : changes) {
+    Json changed = base;
+    changed.update(change);
+    EXPECT_NE(settings(changed.dump()), settings(base.dump())) << change;
   }
-  EXPECT_EQ(Gpt2With({{"n_inner", 4 * 1280}}), "accepted");
-  const std::vector<std::pair<const char*, Json>> llama = {{"hidden_act", "gelu"},
-                                                           {"attention_bias", true},
-                                                           {"mlp_bias", true},
-                                                           {"head_dim", 128},
-                                                           {"num_key_value_heads", 4}};
-  for (const auto& [name, value] : llama) {
-    EXPECT_THAT(LlamaWith({{name, value}}),
-                AllOf(HasSubstr("dir/config.json: \"" + std::string(name) + "\" is "),
-                      HasSubstr(value.dump())));
-  }
-  EXPECT_THAT(LlamaWith({{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}}),
-              HasSubstr("\"rope_scaling.rope_type\" is \"llama3\""));
-  EXPECT_THAT(LlamaWith({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}),
-              HasSubstr("\"rope_scaling.type\" is \"linear\""));
-  EXPECT_THAT(LlamaWith({{"rope_scaling", {{"factor", 2.0}}}}), HasSubstr("\"rope_scaling\" is"));
-  EXPECT_THAT(LlamaWith({{"rope_scaling", 2}}), HasSubstr("\"rope_scaling\" is 2"));
-  EXPECT_EQ(LlamaWith({{"head_dim", 64}}), "accepted");
 }
 
-TEST(HfConfigTest, OtherFunctionsAreRefused) {
-  EXPECT_THAT(Gpt2With({{"quantization_config", {{"bits", 4}}}}),
-              HasSubstr("\"quantization_config\" is an object, only null works"));
-  EXPECT_THAT(LlamaWith({{"partial_rotary_factor", 0.5}}),
-              HasSubstr("\"partial_rotary_factor\" is 0.5, only 1 works"));
-  EXPECT_EQ(LlamaWith({{"partial_rotary_factor", 1.0}, {"quantization_config", nullptr}}),
-            "accepted");
+// Fields without a meaning here are told, not ignored silently.
+TEST(HfConfigTest, UnknownFieldsAreTold) {
+  EXPECT_THAT(NoticesOf("llama.json", {{"logit_scale", 0.5}, {"use_cache", false}}),
+              ElementsAre("c: \"logit_scale\" is 0.5, which this model does not know and does not "
+                          "use"));
+}
+
+// The hub's files of OPT have these fields, under either order of norms.
+TEST(HfConfigTest, FieldsOfOptAreKnown) {
+  const auto notices_of = [](bool norms_before, double dropout) {
+    std::vector<std::string> notices;
+    const Json json = {{"model_type", "opt"},
+                       {"activation_dropout", dropout},
+                       {"_remove_final_layer_norm", false},
+                       {"do_layer_norm_before", norms_before}};
+    const auto config = ParseDecoderHfConfig(
+        json.dump(), "c", [&](const std::string& text) { notices.push_back(text); });
+    EXPECT_TRUE(config.ok()) << config.status();
+    return notices;
+  };
+  for (const bool norms_before : {false, true}) {
+    EXPECT_THAT(notices_of(norms_before, 0), ElementsAre());
+    EXPECT_THAT(notices_of(norms_before, 0.1),
+                ElementsAre(HasSubstr("\"activation_dropout\" is 0.1 in the library; this model "
+                                      "drops no activations")));
+  }
 }
 
 // The library takes both names.
 TEST(HfConfigTest, Gpt2UnderTheNamesOfOtherModels) {
-  const auto config = ParseGpt2HfConfig(
+  const auto config = ParseDecoderHfConfig(
       R"({"model_type": "gpt2", "hidden_size": 48, "num_hidden_layers": 2, "n_head": 4,
           "num_attention_heads": 4, "max_position_embeddings": 7})",
       "c", Ignore);
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->n_embd, 48);
-  EXPECT_EQ(config->n_layer, 2);
-  EXPECT_EQ(config->n_head, 4);
-  EXPECT_EQ(config->n_positions, 7);
+  EXPECT_EQ(config->block.hidden_size, 48);
+  EXPECT_EQ(config->num_layers, 2);
+  EXPECT_EQ(config->block.num_heads, 4);
+  EXPECT_EQ(config->max_tokens, 7);
   EXPECT_THAT(Gpt2With({{"hidden_size", 48}}),
               HasSubstr("\"n_embd\" is 1280, must be \"hidden_size\", 48: both mean the same"));
 }
@@ -256,7 +241,7 @@ TEST(HfConfigTest, DropoutsWithoutEffectAreTold) {
   EXPECT_THAT(NoticesOf("llama.json", {{"attention_dropout", 0.5}}),
               ElementsAre(HasSubstr("\"attention_dropout\" is 0.5")));
   ::testing::internal::CaptureStderr();
-  EXPECT_TRUE(ParseGpt2HfConfig(Fixture("gpt2.json"), "dir/config.json").ok());
+  EXPECT_TRUE(ParseDecoderHfConfig(Fixture("gpt2.json"), "dir/config.json").ok());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("dir/config.json: \"attn_pdrop\" is 0.1"));
 }
@@ -272,9 +257,11 @@ TEST(HfConfigTest, TokenIdsComeBack) {
       for (const char* name : names) json->erase(name);
       json->update(ids);
     }
+    const auto of_gpt2 = ValueOrThrow(ParseDecoderHfConfig(gpt2.dump(), "c", Ignore));
+    const auto of_llama = ValueOrThrow(ParseDecoderHfConfig(llama.dump(), "c", Ignore));
     const Json written[] = {
-        Json::parse(FormatHfConfig(ValueOrThrow(ParseGpt2HfConfig(gpt2.dump(), "c", Ignore)))),
-        Json::parse(FormatHfConfig(ValueOrThrow(ParseLlamaHfConfig(llama.dump(), "c", Ignore))))};
+        Json::parse(FormatHfConfig(Gpt2Config{.token_ids = of_gpt2.token_ids})),
+        Json::parse(FormatHfConfig(LlamaConfig{.token_ids = of_llama.token_ids}))};
     for (const Json& json : written) {
       for (const char* name : names) {
         EXPECT_EQ(json.contains(name), ids.contains(name)) << name << " of " << ids;
@@ -296,95 +283,40 @@ TEST(HfConfigTest, TokenIdsComeBack) {
   EXPECT_THAT(LlamaWith({{"eos_token_id", many}}), HasSubstr("lists more than 64 values"));
 }
 
-// A Mistral's attention is a Llama's unless its window ends before its positions do.
-TEST(HfConfigTest, AMistralWithoutAWindow) {
+// A window of all positions is none.
+TEST(HfConfigTest, WindowsOfAMistral) {
   const auto with = [](Json changes, bool has_window = true) {
     changes["model_type"] = "mistral";
     changes["architectures"] = {"MistralForCausalLM"};
     Json json = Json::parse(Changed("llama.json", changes));
     if (!has_window) json.erase("sliding_window");
-    return ParseLlamaHfConfig(json.dump(), "dir/config.json", Ignore);
+    return ParseDecoderHfConfig(json.dump(), "dir/config.json", Ignore);
   };
   const auto config = with({{"sliding_window", nullptr}});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->hidden_size, 576);
-  EXPECT_EQ(config->num_key_value_heads, 3);
-  EXPECT_EQ(MessageOf(with({{"sliding_window", 8192}})), "accepted");
-  EXPECT_THAT(MessageOf(with({{"sliding_window", 8191}})),
-              HasSubstr("\"sliding_window\" is 8191, so attention is over 8191 of "
-                        "max_position_embeddings, 8192: only"));
+  EXPECT_EQ(config->block.hidden_size, 576);
+  EXPECT_EQ(config->block.num_kv_heads, 3);
+  EXPECT_EQ(config->block.window, 0);
+  EXPECT_EQ(with({{"sliding_window", 8192}})->block.window, 0);
+  EXPECT_EQ(with({{"sliding_window", 8191}})->block.window, 8191);
   // Missing it is the library's.
-  EXPECT_THAT(MessageOf(with({}, false)),
-              HasSubstr("\"sliding_window\" is missing, so attention is "
-                        "over 4096"));
-  EXPECT_EQ(MessageOf(with({{"max_position_embeddings", 4096}}, false)), "accepted");
+  EXPECT_EQ(with({}, false)->block.window, 4096);
+  EXPECT_EQ(with({{"max_position_embeddings", 4096}}, false)->block.window, 0);
   EXPECT_THAT(MessageOf(with({{"sliding_window", nullptr},
                               {"layer_types", {"full_attention", "sliding_attention"}}})),
               HasSubstr("\"layer_types\" is [\"full_attention\", \"sliding_attention\"], must be"));
-  EXPECT_THAT(MessageOf(ParseLlamaHfConfig(
+  EXPECT_THAT(MessageOf(ParseDecoderHfConfig(
                   Changed("llama.json", {{"model_type", "mistral"}, {"sliding_window", nullptr}}),
                   "c", Ignore)),
               HasSubstr("\"architectures\" is [\"LlamaForCausalLM\"], must be a list with "
                         "\"MistralForCausalLM\""));
   // The library's defaults of a Mistral, not of a Llama.
   const auto defaults =
-      ParseLlamaHfConfig(R"({"model_type": "mistral", "sliding_window": null})", "c", Ignore);
+      ParseDecoderHfConfig(R"({"model_type": "mistral", "sliding_window": null})", "c", Ignore);
   ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->intermediate_size, 14336);
-  EXPECT_EQ(defaults->num_key_value_heads, 8);
-  EXPECT_EQ(defaults->max_position_embeddings, 131072);
-}
-
-TEST(HfConfigTest, RangesAreChecked) {
-  for (const char* name : {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"}) {
-    for (const Json& value : {Json(0), Json(-1), Json(1.5), Json("12"), Json(true), Json(1u << 31),
-                              Json(UINT64_MAX), Json::array()}) {
-      EXPECT_THAT(Gpt2With({{name, value}}), HasSubstr("\"" + std::string(name) + "\" is "))
-          << value;
-    }
-  }
-  EXPECT_THAT(Gpt2With({{"n_layer", 10'001}}), HasSubstr("at most 10000"));
-  EXPECT_THAT(Gpt2With({{"n_head", 7}}), HasSubstr("must be a multiple of n_head, 7"));
-  EXPECT_THAT(LlamaWith({{"num_attention_heads", 64}}), HasSubstr("even multiple"));
-  for (const Json& value : {Json(-0.1), Json(1), Json("0.1")}) {
-    EXPECT_THAT(Gpt2With({{"resid_pdrop", value}}), HasSubstr("\"resid_pdrop\" is ")) << value;
-    EXPECT_THAT(Gpt2With({{"attn_pdrop", value}}), HasSubstr("\"attn_pdrop\" is ")) << value;
-  }
-  EXPECT_THAT(LlamaWith({{"rope_theta", 0}}), HasSubstr("\"rope_theta\" is 0"));
-  EXPECT_THAT(LlamaWith({{"rope_theta", 500000}, {"rope_parameters", {{"rope_theta", 10000}}}}),
-              HasSubstr("\"rope_theta\" is 500000, must be rope_parameters.rope_theta, 10000"));
-  EXPECT_THAT(LlamaWith({{"tie_word_embeddings", 1}}), HasSubstr("must be true or false"));
-}
-
-TEST(HfConfigTest, NotOneObject) {
-  for (const char* text : {"", "[]", "7", "null", "\"x\"", "{", "{} {}", "{\"a\": 1,}", "{\"a\":}",
-                           "{\"model_type\": \"gpt2\xff\"}", "{\"a\": 1e999}", "[{}]"}) {
-    const auto config = ParseGpt2HfConfig(text, "dir/config.json");
-    EXPECT_TRUE(absl::IsDataLoss(config.status())) << text;
-    EXPECT_THAT(MessageOf(config), HasSubstr("dir/config.json: "));
-  }
-  const std::string deep = "{\"a\":" + std::string(100'000, '[');
-  EXPECT_THAT(MessageOf(ParseGpt2HfConfig(deep, "c")), HasSubstr("more than 16 levels"));
-  std::string many = "{\"model_type\":\"gpt2\"";
-  for (int i = 0; i < 5000; ++i) many += ",\"k" + std::to_string(i) + "\":0";
-  EXPECT_THAT(MessageOf(ParseGpt2HfConfig(many + "}", "c")), HasSubstr("more than 4096 keys"));
-  EXPECT_THAT(MessageOf(ParseGpt2HfConfig("{\"" + std::string(300, 'k') + "\":0}", "c")),
-              HasSubstr("over 256 bytes"));
-}
-
-TEST(HfConfigTest, TwiceTheSameKey) {
-  for (const char* text : {R"({"model_type": "gpt2", "model_type": "gpt2"})",
-                           R"({"model_type": "gpt2", "other": 1, "other": 1})",
-                           R"({"model_type": "gpt2", "other": {"a": 1, "a": 1}})",
-                           R"({"model_type": "gpt2", "other": [{"a": {"b": 1, "b": 1}}]})"}) {
-    EXPECT_THAT(MessageOf(ParseGpt2HfConfig(text, "c")), HasSubstr("is given twice")) << text;
-  }
-  // In two objects it is not twice; and what lies below is not a field of the top.
-  EXPECT_EQ(MessageOf(ParseGpt2HfConfig(
-                R"({"model_type": "gpt2", "a": {"n_head": 7}, "b": {"n_head": 7},
-                    "c": [{"n_head": 7}], "d": {"e": {"n_head": 7}}})",
-                "c")),
-            "accepted");
+  EXPECT_EQ(defaults->block.intermediate_size, 14336);
+  EXPECT_EQ(defaults->block.num_kv_heads, 8);
+  EXPECT_EQ(defaults->max_tokens, 131072);
 }
 
 }  // namespace hf_config_test

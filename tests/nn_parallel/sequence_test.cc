@@ -37,7 +37,8 @@ struct AttentionShape {
 };
 
 using AttentionFunction = Tensor (*)(const Tensor&, const Tensor&, const Tensor&,
-                                     const comm::GroupPtr&, const DocumentsPtr&);
+                                     const comm::GroupPtr&, const DocumentsPtr&,
+                                     const AttentionCoreOptions&);
 
 // Documents of 1, 2, 3, .. tokens; of every sample with others in front.
 DocumentsPtr MakeDocuments(int64_t batch, int64_t tokens, const ContextPtr& context) {
@@ -57,7 +58,8 @@ DocumentsPtr MakeDocuments(int64_t batch, int64_t tokens, const ContextPtr& cont
 
 // Output and gradients of q, k and v of whole sequences, through `attend` on parts of them.
 void ExpectEqualsOneRank(const AttentionShape& s, SequenceLayout layout, AttentionFunction attend,
-                         DType dtype = DType::kF64, double tolerance = 1e-12, bool packed = false) {
+                         DType dtype = DType::kF64, double tolerance = 1e-12, bool packed = false,
+                         const AttentionCoreOptions& core = {}) {
   RunRanks(s.ranks, [&](comm::World& world) {
     const auto random = [&](const char* name, int64_t heads) {
       return RandomTensor({s.batch, s.tokens, heads, s.head_dim}, name, world.context()).To(dtype);
@@ -66,7 +68,8 @@ void ExpectEqualsOneRank(const AttentionShape& s, SequenceLayout layout, Attenti
     Parameter q("q", random("q", s.heads)), k("k", random("k", s.kv_heads)),
         v("v", random("v", s.kv_heads));
     DocumentsPtr documents;
-    autograd::AttentionOptions options;
+    autograd::AttentionOptions options{
+        .scale = core.scale, .causal = core.causal, .window = core.window};
     if (packed) {
       documents = MakeDocuments(s.batch, s.tokens, world.context());
       options.first_keys = documents->FirstKeys({}, {});
@@ -77,7 +80,8 @@ void ExpectEqualsOneRank(const AttentionShape& s, SequenceLayout layout, Attenti
     const SequencePart part = PartOf(world, layout);
     Parameter own_q("q", TokensOf(q.data(), part)), own_k("k", TokensOf(k.data(), part)),
         own_v("v", TokensOf(v.data(), part));
-    const Tensor y = attend(own_q.value(), own_k.value(), own_v.value(), world.group(), documents);
+    const Tensor y =
+        attend(own_q.value(), own_k.value(), own_v.value(), world.group(), documents, core);
     EXPECT_EQ(y.dtype(), dtype);
     autograd::Backward(y, {.grad = TokensOf(dy, part)});
     const auto whole = [&](const Tensor& x) {
@@ -108,6 +112,33 @@ TEST(RingAttentionTest, DocumentsStayApart) {
   }
 }
 
+// Windows within a piece, of whole pieces and beyond, of which some steps see no key at all.
+TEST(RingAttentionTest, WindowsAndScales) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 2, 20, 4, 2, 8}, AttentionShape{3, 2, 30, 3, 1, 5},
+        AttentionShape{4, 2, 24, 2, 2, 3}, AttentionShape{4, 1, 264, 2, 1, 8}}) {
+    const int64_t piece = shape.tokens / (2 * shape.ranks);
+    for (const int64_t window : {int64_t{1}, int64_t{2}, piece, piece + 1, piece + 2, 2 * piece + 1,
+                                 2 * piece + 2, 3 * piece, shape.tokens}) {
+      for (const bool packed : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << shape.ranks << " ranks, " << shape.tokens
+                                          << " tokens, window " << window << ", packed " << packed);
+        ExpectEqualsOneRank(shape, SequenceLayout::kZigZag, &RingAttention, DType::kF64, 1e-12,
+                            packed, {.scale = 0.3, .window = window});
+      }
+    }
+  }
+}
+
+TEST(RingAttentionTest, NeedsCausalAttention) {
+  RunRanks(2, [](comm::World& world) {
+    const Tensor x = RandomTensor({1, 2, 2, 4}, "x", world.context());
+    EXPECT_THAT([&] { RingAttention(x, x, x, world.group(), nullptr, {.causal = false}); },
+                ::testing::Throws<Error>(::testing::Property(
+                    &Error::what, ::testing::HasSubstr("needs causal attention"))));
+  });
+}
+
 // Steps are summed in f32: results are as near as those of one rank are to each other.
 TEST(RingAttentionTest, SumsOfHalvesAreRoundedOnce) {
   ExpectEqualsOneRank({4, 2, 64, 4, 2, 8}, SequenceLayout::kZigZag, &RingAttention, DType::kBF16,
@@ -130,6 +161,21 @@ TEST(AllToAllAttentionTest, DocumentsStayApart) {
   }
 }
 
+TEST(AllToAllAttentionTest, WindowsScalesAndBothDirections) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 2, 10, 4, 2, 8}, AttentionShape{3, 2, 21, 6, 3, 5},
+        AttentionShape{4, 1, 12, 8, 4, 4}}) {
+    for (const int64_t window : {int64_t{2}, shape.tokens / shape.ranks + 2}) {
+      for (const bool packed : {false, true}) {
+        ExpectEqualsOneRank(shape, SequenceLayout::kContiguous, &AllToAllAttention, DType::kF64,
+                            1e-12, packed, {.scale = 0.3, .window = window});
+      }
+    }
+    ExpectEqualsOneRank(shape, SequenceLayout::kContiguous, &AllToAllAttention, DType::kF64, 1e-12,
+                        false, {.scale = 0.3, .causal = false});
+  }
+}
+
 TEST(AllToAllAttentionTest, NeedsADivisorOfTheHeads) {
   RunRanks(2, [](comm::World& world) {
     const Tensor x = RandomTensor({1, 2, 3, 4}, "x", world.context());
@@ -148,7 +194,7 @@ TEST(AttentionTrafficTest, IsWhatTheHeadersSay) {
         return RandomTensor({kBatch, tokens, heads, kDim}, "x", world.context()).To(DType::kBF16);
       };
       Parameter q("q", random(kHeads)), k("k", random(kKvHeads)), v("v", random(kKvHeads));
-      const Tensor y = attend(q.value(), k.value(), v.value(), world.group(), nullptr);
+      const Tensor y = attend(q.value(), k.value(), v.value(), world.group(), nullptr, {});
       const comm::Traffic forward = world.group()->traffic();
       autograd::Backward(y, {.grad = random(kHeads)});
       check(forward, world.group()->traffic() - forward, kBatch * tokens * kDim);
@@ -255,7 +301,7 @@ TEST(SequencePartTest, PlacesOfTokens) {
   const Tensor table = RandomTensor({kTokens, 4}, "table", context);
   const AttentionCore whole(4);
   Generator generator(3);
-  const Tensor rotated = whole.Rotated(x, 100.0);
+  const Tensor rotated = whole.Rotated(x, {.theta = 100});
   const Tensor masked = autograd::Dropout(x, 0.5, generator);
   for (const SequenceLayout layout : {SequenceLayout::kContiguous, SequenceLayout::kZigZag}) {
     for (const int size : {2, 3}) {
@@ -264,7 +310,7 @@ TEST(SequencePartTest, PlacesOfTokens) {
         AttentionCore core(4);
         core.set_sequence_part(part);
         const Tensor own = TokensOf(x, part);
-        EXPECT_EQ(core.Rotated(own, 100.0).ToVector<double>(),
+        EXPECT_EQ(core.Rotated(own, {.theta = 100}).ToVector<double>(),
                   TokensOf(rotated, part).ToVector<double>());
         EXPECT_EQ(
             RowsOfTokens(table, Tensor::Empty({2, kTokens / size}, DType::kI64, context), part)

@@ -10,6 +10,7 @@
 
 #include "apogee/core/error.h"
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tests/support/says.h"
 
 namespace apogee::nn::parallel {
 namespace shard_test {
@@ -38,6 +39,10 @@ TEST(TensorShardTest, RoundTripAndLayout) {
       {{.dim = -1, .sections = 3}, {5, 36}},
       {{.dim = 0, .sections = 3}, {36, 5}},
       {{.dim = 1}, {2, 12, 3}},
+      {{.section_units = {24, 12, 12}}, {48}},
+      {{.section_units = {24, 12, 12}}, {96, 5}},
+      {{.dim = -1, .section_units = {12, 24}}, {5, 36}},
+      {{.dim = 1, .section_units = {12, 24, 12}}, {2, 144, 3}},
       {{.dim = 0, .pad = true}, {13, 3}},
       {{.dim = 0, .pad = true}, {5, 3}},  // on four ranks the last one holds padding only
       {{.dim = 0, .pad = true}, {12, 3}},
@@ -88,9 +93,16 @@ TEST(TensorShardTest, Segments) {
                           Segment{10, 1}));
   EXPECT_THAT(segments({.dim = 0, .sections = 3}, {6}, 1, 2),
               ElementsAre(Segment{1, 1}, Segment{3, 1}, Segment{5, 1}));
+  // 4, 2 and 2 units of one row of three, then of two columns.
+  EXPECT_THAT(segments({.dim = 0, .section_units = {4, 2, 2}}, {8, 3}, 1, 2),
+              ElementsAre(Segment{6, 6}, Segment{15, 3}, Segment{21, 3}));
+  EXPECT_THAT(segments({.dim = 1, .section_units = {2, 4}}, {2, 12}, 0, 2),
+              ElementsAre(Segment{0, 2}, Segment{4, 4}, Segment{12, 2}, Segment{16, 4}));
   EXPECT_THAT(segments({.dim = 0, .pad = true}, {5, 2}, 2, 3), ElementsAre(Segment{8, 2}));
   EXPECT_THAT(segments({.dim = 0, .pad = true}, {5, 2}, 3, 4), ElementsAre());
   EXPECT_THAT(segments({.dim = 1}, {3, 4}, 0, 1), ElementsAre(Segment{0, 12}));
+  // Blocks of optimizer states of as many elements are not cut.
+  EXPECT_EQ(LayoutOf({.dim = 0, .section_units = {8, 4, 12}}, {48, 3}, 0, 2).cut_multiple(), 12);
 }
 
 TEST(TensorShardTest, RefusesWhatDoesNotFit) {
@@ -103,6 +115,14 @@ TEST(TensorShardTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(cut({.dim = 1, .sections = 3}, {2, 9}, 0, 2), Error);  // sections not divided
   EXPECT_THROW(cut({.dim = 1, .pad = true}, {2, 8}, 0, 2), Error);    // padding inside
   EXPECT_THROW(cut({.sections = 2, .pad = true}, {8}, 0, 2), Error);
+  const auto refused = [&](const TensorShard& shard, const Shape& shape, const char* says) {
+    EXPECT_THAT([&] { cut(shard, shape, 0, 2); }, testing::Says(::testing::HasSubstr(says)));
+  };
+  refused({.section_units = {4, 3, 3}}, {20}, "tp 2 does not divide each of the 4, 3, 3 units");
+  refused({.section_units = {4, 2, 2}}, {20},
+          "dim 0 of 20 does not consist of 4, 2, 2 equal units");
+  refused({.section_units = {4, 0}}, {20}, "section_units are 4, 0, must be at least 1");
+  refused({.pad = true, .section_units = {4, 2}}, {6}, "only dim 0 in one section can be padded");
   EXPECT_THROW(cut({.dim = 2}, {4, 4}, 0, 2), Error);
   EXPECT_THROW(cut({.dim = 0}, {4, 4}, 2, 2), Error);
   EXPECT_THROW(cut({.dim = 0}, {4, 4}, 0, 0), Error);

@@ -62,27 +62,28 @@ class VocabParallelTest : public ::testing::TestWithParam<std::tuple<int, int64_
 };
 
 TEST_P(VocabParallelTest, Embedding) {
-  RunRanks(size(), [&](comm::World& world) {
-    constexpr int64_t kDim = 6;
-    std::vector<int64_t> values;
-    for (int64_t i = 0; i < 15; ++i) values.push_back(i * i % vocab());
-    const Tensor ids = Tensor::FromVector(values, {3, 5}, world.context());
-    const Tensor table = RandomTensor({vocab(), kDim}, "t", world.context(), 1, dtype());
-    Parameter whole("t", table);
-    Parameter local("t", CutLocal(kVocab, table, world.rank(), world.size()));
-    const Tensor want = autograd::Embedding(ids, whole.value());
-    const Tensor got =
-        VocabParallelEmbedding(ids, local.value(), PartOf(vocab(), world), world.group());
-    const Tensor dy = RandomTensor({3, 5, kDim}, "dy", world.context(), 1, dtype());
-    autograd::Backward(want, {.grad = dy});
-    autograd::Backward(got, {.grad = dy});
-    ExpectClose(got.ToVector<double>(), want.ToVector<double>(), 0);
-    ExpectClose(local.grad().ToVector<double>(),
-                CutLocal(kVocab, whole.grad(), world.rank(), world.size()).ToVector<double>(), 0);
-    if (world.group() == nullptr) return;
-    EXPECT_EQ(world.group()->traffic().calls(CollectiveKind::kAllReduce), 1);
-    EXPECT_EQ(world.group()->traffic().total_bytes(), 15 * kDim * DTypeSize(dtype()));
-  });
+  for (const int64_t padding : {-1, 1, 4})
+    RunRanks(size(), [&](comm::World& world) {
+      constexpr int64_t kDim = 6;
+      std::vector<int64_t> values;
+      for (int64_t i = 0; i < 15; ++i) values.push_back(i * i % vocab());
+      const Tensor ids = Tensor::FromVector(values, {3, 5}, world.context());
+      const Tensor table = RandomTensor({vocab(), kDim}, "t", world.context(), 1, dtype());
+      Parameter whole("t", table);
+      Parameter local("t", CutLocal(kVocab, table, world.rank(), world.size()));
+      const Tensor want = autograd::Embedding(ids, whole.value(), {}, padding);
+      const Tensor got = VocabParallelEmbedding(ids, local.value(), PartOf(vocab(), world),
+                                                world.group(), padding);
+      const Tensor dy = RandomTensor({3, 5, kDim}, "dy", world.context(), 1, dtype());
+      autograd::Backward(want, {.grad = dy});
+      autograd::Backward(got, {.grad = dy});
+      ExpectClose(got.ToVector<double>(), want.ToVector<double>(), 0);
+      ExpectClose(local.grad().ToVector<double>(),
+                  CutLocal(kVocab, whole.grad(), world.rank(), world.size()).ToVector<double>(), 0);
+      if (world.group() == nullptr) return;
+      EXPECT_EQ(world.group()->traffic().calls(CollectiveKind::kAllReduce), 1);
+      EXPECT_EQ(world.group()->traffic().total_bytes(), 15 * kDim * DTypeSize(dtype()));
+    });
 }
 
 TEST_P(VocabParallelTest, CrossEntropy) {

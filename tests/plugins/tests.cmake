@@ -27,7 +27,7 @@ apogee_mpi_test(NAME plugins_ddp_mpi_test SRCS plugins/ddp_test.cc LAYERS booste
 set(on_both pipeline/pipeline pipeline/pipeline_errors gemini/gemini gemini/gemini_edge gemini/gemini_errors
             gemini/gemini_fused_edge hybrid/hybrid_gemini hybrid/hybrid_parallel hybrid/hybrid_parallel_errors
             hybrid/hybrid_parallel_loops hybrid/hybrid_parallel_parts hybrid/hybrid_parallel_plans
-            hybrid/hybrid_sequence hybrid/hybrid_sequence_errors packed_documents)
+            hybrid/hybrid_sequence hybrid/hybrid_sequence_errors generate packed_documents)
 foreach(source ${on_both} gemini/gemini_fused gemini/gemini_order gemini/gemini_placement lazy_values)
   get_filename_component(subject ${source} NAME)
   apogee_test(NAME plugins_${subject}_test SRCS plugins/${source}_test.cc LAYERS booster
@@ -49,4 +49,6 @@ foreach(source ${on_both} low_level_zero low_level_zero_edge low_level_zero_erro
                   LIBS apogee_matrix TIMEOUT 600)
 endforeach()
 apogee_test(NAME plugins_hybrid_recurrent_test SRCS plugins/hybrid/hybrid_recurrent_test.cc LAYERS booster
+            LIBS apogee_matrix LABELS threads TIMEOUT 300)
+apogee_test(NAME plugins_hybrid_attention_test SRCS plugins/hybrid/hybrid_attention_test.cc LAYERS booster
             LIBS apogee_matrix LABELS threads TIMEOUT 300)

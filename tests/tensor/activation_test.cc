@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Activations and SwiGLU against the standard library in double; derivatives by their formulas.
+// Activations and gated units against the standard library in double; derivatives by their
+// formulas.
 #include <numbers>
 
 #include "apogee/tests/support/buffer.h"
@@ -102,28 +103,58 @@ TEST(Activation, NaNPropagatesAndInfinitySaturates) {
   }
 }
 
-TEST(SwiGlu, MatchesReference) {
+// gate and up are columns [0, cols) and [cols, 2 cols) of rows of 2 cols + `more` elements; with
+// more = -1 they are apart.
+void CheckGated(Activation kind, DType dtype, int64_t rows, int64_t cols, int64_t more) {
+  SCOPED_TRACE(::testing::Message() << DTypeName(dtype) << " kind " << static_cast<int>(kind) << " "
+                                    << rows << "x" << cols << " more " << more);
   const ContextPtr context = TestContext({.num_threads = 2});
+  const bool apart = more < 0;
+  const int64_t n = rows * cols, stride = apart ? cols : 2 * cols + more;
+  const Buffer both = Buffer::Normal(dtype, apart ? 0 : rows * stride, 1, 2);
+  const Buffer own_gate = Buffer::Normal(dtype, n, 1, 2), own_up = Buffer::Normal(dtype, n, 2);
+  const void* gate = apart ? own_gate.data() : both.data();
+  const void* up =
+      apart ? own_up.data() : static_cast<const char*>(both.data()) + cols * DTypeSize(dtype);
+  const Buffer dy = Buffer::Normal(dtype, n, 3);
+  Buffer y(dtype, n), dgate(dtype, n), dup(dtype, n);
+  context->kernels().gated_forward(*context,
+                                   {kind, dtype, gate, up, y.data(), rows, cols, stride, stride});
+  context->kernels().gated_backward(*context, {kind, dtype, gate, up, dy.data(), dgate.data(),
+                                               dup.data(), rows, cols, stride, stride});
+  const std::vector<double> g = (apart ? own_gate : both).values();
+  const std::vector<double> u = (apart ? own_up : both).values(), d = dy.values();
+  std::vector<double> ey(d.size()), edgate(d.size()), edup(d.size());
+  for (size_t i = 0; i < d.size(); ++i) {
+    const auto place = static_cast<int64_t>(i);
+    const auto at = static_cast<size_t>(place / cols * stride + place % cols);
+    const double own = u[at + static_cast<size_t>(apart ? 0 : cols)];
+    ey[i] = Forward(kind, g[at]) * own;
+    edgate[i] = d[i] * own * Derivative(kind, g[at]);
+    edup[i] = d[i] * Forward(kind, g[at]);
+  }
+  const double tolerance = 2 * Tolerance(dtype, ErrorKind::kElementwise);
+  ExpectClose(y.values(), ey, tolerance);
+  ExpectClose(dgate.values(), edgate, tolerance);
+  ExpectClose(dup.values(), edup, tolerance);
+}
+
+TEST(Gated, MatchesReference) {
   for (DType dtype : kFloats) {
-    for (int64_t n : {0, 1, 17, 33 * 17, 40001}) {
-      const Buffer gate = Buffer::Normal(dtype, n, 1, 2);
-      const Buffer up = Buffer::Normal(dtype, n, 2);
-      const Buffer dy = Buffer::Normal(dtype, n, 3);
-      Buffer y(dtype, n), dgate(dtype, n), dup(dtype, n);
-      context->kernels().swiglu_forward(*context, {dtype, gate.data(), up.data(), y.data(), n});
-      context->kernels().swiglu_backward(
-          *context, {dtype, gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), n});
-      const std::vector<double> g = gate.values(), u = up.values(), d = dy.values();
-      std::vector<double> ey(g.size()), edgate(g.size()), edup(g.size());
-      for (size_t i = 0; i < g.size(); ++i) {
-        ey[i] = Forward(Activation::kSilu, g[i]) * u[i];
-        edgate[i] = d[i] * u[i] * Derivative(Activation::kSilu, g[i]);
-        edup[i] = d[i] * Forward(Activation::kSilu, g[i]);
+    for (Activation kind : kKinds) {
+      for (int64_t n : {0, 1, 17, 33 * 17, 40001}) CheckGated(kind, dtype, 1, n, -1);
+    }
+  }
+}
+
+TEST(Gated, RowsMayLieApart) {
+  for (DType dtype : kFloats) {
+    for (Activation kind : {Activation::kSilu, Activation::kGelu}) {
+      for (int64_t more : {0, 3, 8}) {
+        CheckGated(kind, dtype, 5, 7, more);
+        CheckGated(kind, dtype, 3, 64, more);
+        CheckGated(kind, dtype, 41, 1000, more);
       }
-      const double tolerance = 2 * Tolerance(dtype, ErrorKind::kElementwise);
-      ExpectClose(y.values(), ey, tolerance);
-      ExpectClose(dgate.values(), edgate, tolerance);
-      ExpectClose(dup.values(), edup, tolerance);
     }
   }
 }

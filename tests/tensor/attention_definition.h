@@ -32,6 +32,8 @@ struct Problem {
   Mask mask = Mask::kNone;
   Documents documents = Documents::kNone;
   int64_t second_document = 0;  // its first key, for kTwo
+  double soft_cap = 0;
+  bool forward_only = false;  // gradients are not compared
 };
 
 // [batch, q_tokens]: the first key that each query sees.
@@ -77,10 +79,16 @@ inline void Reference(const Problem& p, double scale, Operands& x, std::vector<d
         p.causal ? std::max<int64_t>(0, i + p.kv_tokens - p.q_tokens + 1) : p.kv_tokens;
     int64_t first = p.window == 0 ? 0 : i + p.kv_tokens - p.q_tokens - p.window + 1;
     if (x.first_keys != nullptr) first = std::max(first, x.first_keys[i]);
-    std::vector<double> scores, weights;
+    std::vector<double> scores, weights, slopes;
     double max = -INFINITY, total = 0;
     for (int64_t j = 0; j < seen; ++j) {
-      scores.push_back(j < first ? -INFINITY : scale * dot(x.q[i], x.k[j]) + x.mask[i][j]);
+      double score = scale * dot(x.q[i], x.k[j]), slope = 1;
+      if (p.soft_cap != 0) {
+        slope = 1 / std::pow(std::cosh(score / p.soft_cap), 2);
+        score = p.soft_cap * std::tanh(score / p.soft_cap);
+      }
+      slopes.push_back(slope);
+      scores.push_back(j < first ? -INFINITY : score + x.mask[i][j]);
       max = std::max(max, scores.back());
     }
     if (max == -INFINITY) {
@@ -96,7 +104,7 @@ inline void Reference(const Problem& p, double scale, Operands& x, std::vector<d
     const double d = dot(x.dout[i], x.out[i]);
     for (int64_t j = 0; j < seen; ++j) {
       x.dmask[i][j] = weights[j] * (dot(x.dout[i], x.v[j]) - d);
-      const double dscore = x.dmask[i][j] * scale;
+      const double dscore = x.dmask[i][j] * slopes[j] * scale;
       add(weights[j], x.dout[i], x.dv[j]);
       add(dscore, x.k[j], x.dq[i]);
       add(dscore, x.q[i], x.dk[j]);
@@ -153,7 +161,7 @@ inline void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
                << p.q_tokens << "/" << p.kv_tokens << " head_dim " << p.head_dim << " causal "
                << p.causal << " wide " << p.wide << " threads " << p.threads << " window "
                << p.window << " mask " << static_cast<int>(p.mask) << " documents "
-               << static_cast<int>(p.documents));
+               << static_cast<int>(p.documents) << " soft cap " << p.soft_cap);
   const bool packed = p.q_tokens == p.kv_tokens;
   const int64_t all_heads = p.heads + 2 * p.kv_heads;
   const int64_t q_heads = packed ? all_heads : p.heads;
@@ -236,7 +244,8 @@ inline void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
                              .window = p.window,
                              .mask = mask_args,
                              .first_keys = first_key_args,
-                             .dmask = p.mask == Mask::kBias ? dmask.data() : nullptr};
+                             .dmask = p.mask == Mask::kBias ? dmask.data() : nullptr,
+                             .soft_cap = p.soft_cap};
   const ContextPtr context = TestContext({.num_threads = p.threads});
   const auto forward = [&](Buffer& to, bool wide) {
     context->kernels().attention_forward(*context,
@@ -257,7 +266,8 @@ inline void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
                                           .wide = wide,
                                           .window = p.window,
                                           .mask = mask_args,
-                                          .first_keys = first_key_args});
+                                          .first_keys = first_key_args,
+                                          .soft_cap = p.soft_cap});
   };
   const auto run = [&] {
     forward(out, false);
@@ -305,8 +315,8 @@ inline void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
         Reference(p, args.scale, x, expected_lse);
         Compare("out", x.out, read(out, args.out), tolerance);
         Compare("wide out", x.out, read(wide_out, wide_view), tolerance);
-        Compare("dq", x.dq, read(dq, args.dq), tolerance);
-        if (p.mask == Mask::kBias) {
+        if (!p.forward_only) Compare("dq", x.dq, read(dq, args.dq), tolerance);
+        if (p.mask == Mask::kBias && !p.forward_only) {
           const AttentionOperand of{dmask.data(), p.heads * scores, p.kv_tokens, scores};
           Compare("dmask", x.dmask, Read(dmask, of, batch, head, p.q_tokens, p.kv_tokens),
                   tolerance);
@@ -322,6 +332,7 @@ inline void ExpectDefinition(DType dtype, const Problem& p, double tolerance) {
           }
         }
       }
+      if (p.forward_only) continue;
       Compare("dk", x.dk, Read(packed ? dq : dk, args.dk, batch, kv_head, p.kv_tokens, p.head_dim),
               tolerance);
       Compare("dv", x.dv, Read(packed ? dq : dv, args.dv, batch, kv_head, p.kv_tokens, p.head_dim),

@@ -54,6 +54,59 @@ TEST(AttentionTest, MasksAndWindows) {
   }
 }
 
+// One to five queries over many keys, as in generation. Up to four have a path of their own on the
+// CPU. Gradients, which have none, come from sums that almost cancel.
+const Problem kFewQueries[] = {
+    {.q_tokens = 1, .kv_tokens = 2, .head_dim = 64},
+    {.q_tokens = 1, .kv_tokens = 16, .head_dim = 16},
+    {.heads = 3, .kv_heads = 3, .q_tokens = 1, .kv_tokens = 67, .head_dim = 20, .threads = 2},
+    {.heads = 8, .kv_heads = 2, .q_tokens = 1, .kv_tokens = 301, .head_dim = 64, .threads = 3},
+    {.heads = 4, .kv_heads = 1, .q_tokens = 3, .kv_tokens = 150, .head_dim = 24, .wide = true},
+    {.q_tokens = 4, .kv_tokens = 131, .head_dim = 5, .causal = false},
+    {.q_tokens = 5, .kv_tokens = 131, .head_dim = 48},
+    {.q_tokens = 2, .kv_tokens = 70, .head_dim = 80, .window = 33},
+    {.heads = 4, .kv_heads = 2, .q_tokens = 4, .kv_tokens = 160, .head_dim = 32, .window = 1},
+    {.q_tokens = 3, .kv_tokens = 90, .mask = Mask::kKeys},
+    {.heads = 4, .kv_heads = 2, .q_tokens = 4, .kv_tokens = 90, .window = 40, .mask = Mask::kBias},
+    {.q_tokens = 4, .kv_tokens = 96, .head_dim = 16, .documents = Documents::kPacked},
+    {.q_tokens = 3, .kv_tokens = 64, .causal = false, .documents = Documents::kAnywhere},
+    {.q_tokens = 2, .kv_tokens = 75, .documents = Documents::kTwo, .second_document = 50},
+};
+
+TEST(AttentionTest, FewQueries) {
+  for (Problem problem : kFewQueries) {
+    problem.forward_only = true;
+    for (const double soft_cap : {0.0, 2.0}) {
+      problem.soft_cap = soft_cap;
+      ExpectDefinition(DType::kF64, problem, 1e-12);
+      ExpectDefinition(DType::kF32, problem, 5e-5);
+      ExpectDefinition(DType::kBF16, problem, 0.1);
+      ExpectDefinition(DType::kF16, problem, 0.01);
+    }
+  }
+}
+
+// Scaled scores have a deviation of 1 to 3. A mask or window hides keys after the cap.
+TEST(AttentionTest, SoftCaps) {
+  std::vector<Problem> problems(std::begin(kMasked), std::end(kMasked));
+  for (size_t i = 0; i < std::size(kProblems); i += 3) problems.push_back(kProblems[i]);
+  problems.push_back({.heads = 4, .kv_heads = 1, .q_tokens = 9, .kv_tokens = 150, .head_dim = 24});
+  problems.push_back({.q_tokens = 67, .kv_tokens = 67, .head_dim = 96});
+  problems.push_back({.q_tokens = 80, .kv_tokens = 21});
+  problems.push_back({.q_tokens = 70,
+                      .kv_tokens = 70,
+                      .wide = true,
+                      .mask = Mask::kBias,
+                      .documents = Documents::kPacked});
+  for (size_t i = 0; i < problems.size(); ++i) {
+    problems[i].soft_cap = i % 3 == 0 ? 0.5 : i % 3 == 1 ? 2.0 : 30.0;
+    ExpectDefinition(DType::kF64, problems[i], 1e-12);
+    ExpectDefinition(DType::kF32, problems[i], 5e-5);
+    ExpectDefinition(DType::kBF16, problems[i], 0.1);
+    ExpectDefinition(DType::kF16, problems[i], 0.02);
+  }
+}
+
 TEST(AttentionTest, F64IsExact) {
   for (const Problem& problem : kProblems) ExpectDefinition(DType::kF64, problem, 1e-12);
 }

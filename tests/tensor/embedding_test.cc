@@ -53,10 +53,35 @@ TEST(Embedding, MatchesReference) {
   }
 }
 
+TEST(Embedding, PaddingAddsNothingToTheGradient) {
+  const ContextPtr context = TestContext({.num_threads = 2});
+  for (DType dtype : kFloats) {
+    for (auto [n, dim, vocab] : kSizes) {
+      // NaN where the padding id is looked up: it must reach nothing.
+      const int64_t padding = 4 % vocab;
+      const Buffer ids(DType::kI64, Ids(n, vocab));
+      std::vector<double> grads = Buffer::Normal(dtype, n * dim, 2).values(), without = grads;
+      const std::vector<double> rows = ids.values();
+      for (size_t i = 0; i < grads.size(); ++i) {
+        if (rows[i / static_cast<size_t>(dim)] != static_cast<double>(padding)) continue;
+        grads[i] = NAN;
+        without[i] = 0;
+      }
+      const Buffer dy(dtype, grads), dy_without(dtype, without);
+      Buffer dweight(dtype, vocab * dim), expected(dtype, vocab * dim);
+      context->kernels().embedding_backward(*context, {dtype, dtype, Data(ids), dy.data(),
+                                                       dweight.data(), n, dim, vocab, 0, padding});
+      context->kernels().embedding_backward(
+          *context, {dtype, dtype, Data(ids), dy_without.data(), expected.data(), n, dim, vocab});
+      ExpectClose(dweight.values(), expected.values(), 0);
+    }
+  }
+}
+
 // A table cut into parts: their results add up to, and their gradients are rows of, the whole's.
 TEST(Embedding, PartsOfTheTable) {
   const ContextPtr context = TestContext({.num_threads = 2});
-  const int64_t n = 33, dim = 17, vocab = 101;
+  const int64_t n = 33, dim = 17, vocab = 101, padding = 49;
   const Buffer ids(DType::kI64, Ids(n, vocab));
   for (DType dtype : kFloats) {
     const Buffer weight = Buffer::Normal(dtype, vocab * dim, 1);
@@ -65,7 +90,7 @@ TEST(Embedding, PartsOfTheTable) {
     context->kernels().embedding_forward(
         *context, {dtype, Data(ids), weight.data(), whole.data(), n, dim, vocab});
     context->kernels().embedding_backward(
-        *context, {dtype, dtype, Data(ids), dy.data(), grad.data(), n, dim, vocab});
+        *context, {dtype, dtype, Data(ids), dy.data(), grad.data(), n, dim, vocab, 0, padding});
     std::vector<double> sum(static_cast<size_t>(n * dim), 0.0), rows;
     for (auto [first, count] : {std::pair<int64_t, int64_t>{0, 40}, {40, 60}, {100, 1}}) {
       const std::vector<double> all = weight.values();
@@ -74,7 +99,8 @@ TEST(Embedding, PartsOfTheTable) {
       context->kernels().embedding_forward(
           *context, {dtype, Data(ids), part.data(), y.data(), n, dim, count, first});
       context->kernels().embedding_backward(
-          *context, {dtype, dtype, Data(ids), dy.data(), part_grad.data(), n, dim, count, first});
+          *context,
+          {dtype, dtype, Data(ids), dy.data(), part_grad.data(), n, dim, count, first, padding});
       const std::vector<double> ys = y.values(), part_rows = part_grad.values();
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += ys[i];
       rows.insert(rows.end(), part_rows.begin(), part_rows.end());

@@ -155,6 +155,31 @@ TEST(MatMulTest, Sizes) {
   }
 }
 
+// Few rows of a and a large b, which have a path of their own on the CPU.
+TEST(MatMulTest, FewRows) {
+  for (const DType dtype : kFloats) {
+    for (int64_t m = 1; m <= 9; ++m) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{259, 261}, {70, 1003}, {1100, 61}}) {
+        const int flags = static_cast<int>(m + n);
+        for (const bool b_trans : {false, true}) {
+          Check({.dtype = dtype,
+                 .c_dtype = m % 3 == 0 ? DType::kF32 : dtype,
+                 .bias_dtype = m % 4 == 0 ? DType::kF32 : dtype,
+                 .m = m,
+                 .n = n,
+                 .k = k,
+                 .b_trans = b_trans,
+                 .bias = (flags & 1) != 0,
+                 .alpha = (flags & 2) != 0 ? -0.5 : 1.0,
+                 .beta = (flags & 4) != 0 ? 0.25 : 0.0,
+                 .pad = m % 2 == 0 ? 3 : 0,
+                 .threads = 1 + static_cast<int>(m % 3)});
+        }
+      }
+    }
+  }
+}
+
 TEST(MatMulTest, NothingToSumLeavesBetaCAndBias) {
   Check({.m = 3, .n = 4, .k = 0, .beta = 0});
   Check({.m = 3, .n = 4, .k = 0, .bias = true, .beta = 0.5});

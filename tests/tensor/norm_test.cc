@@ -19,10 +19,11 @@ struct Result {
   std::vector<double> y, mean, rstd, dx, dweight, dbias;
 };
 
-Result Reference(bool rms, const std::vector<double>& x, const std::vector<double>& weight,
+Result Reference(bool rms, const std::vector<double>& x, std::vector<double> weight, double offset,
                  const std::vector<double>& bias, const std::vector<double>& dy, int64_t rows,
                  int64_t cols) {
   const size_t n = static_cast<size_t>(cols);
+  for (double& factor : weight) factor += offset;
   Result result;
   result.dweight.assign(n, 0);
   result.dbias.assign(n, 0);
@@ -51,7 +52,7 @@ Result Reference(bool rms, const std::vector<double>& x, const std::vector<doubl
   return result;
 }
 
-TEST(Norm, MatchesReference) {
+void CheckAllSizes(double offset) {
   const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (bool rms : {false, true}) {
@@ -68,13 +69,13 @@ TEST(Norm, MatchesReference) {
         Buffer dweight(statistic, cols), dbias(statistic, cols);
         context->kernels().norm_forward(
             *context, {dtype, rms, x.data(), weight.data(), rms ? nullptr : bias.data(), y.data(),
-                       rms ? nullptr : mean.data(), rstd.data(), rows, cols, kEps});
+                       rms ? nullptr : mean.data(), rstd.data(), rows, cols, kEps, offset});
         context->kernels().norm_backward(
             *context, {dtype, statistic, rms, x.data(), weight.data(), rms ? nullptr : mean.data(),
                        rstd.data(), dy.data(), dx.data(), dweight.data(),
-                       rms ? nullptr : dbias.data(), rows, cols});
-        const Result expected =
-            Reference(rms, x.values(), weight.values(), bias.values(), dy.values(), rows, cols);
+                       rms ? nullptr : dbias.data(), rows, cols, offset});
+        const Result expected = Reference(rms, x.values(), weight.values(), offset, bias.values(),
+                                          dy.values(), rows, cols);
         const double tolerance = Tolerance(dtype, ErrorKind::kReduction);
         const double exact = Tolerance(statistic, ErrorKind::kReduction);
         const double gradient_floor = std::sqrt(static_cast<double>(rows) + 1);
@@ -89,6 +90,21 @@ TEST(Norm, MatchesReference) {
       }
     }
   }
+}
+
+TEST(Norm, MatchesReference) { CheckAllSizes(-0.0); }
+
+TEST(Norm, TheOffsetIsAddedToTheWeight) { CheckAllSizes(1.25); }
+
+// A weight of -0 has its sign in y.
+TEST(Norm, NoOffsetKeepsSignsOfZeros) {
+  const ContextPtr context = TestContext();
+  const Buffer x(DType::kF32, {1, 2}), weight(DType::kF32, {-0.0, 0.0});
+  Buffer y(DType::kF32, 2), rstd(DType::kF32, 1);
+  context->kernels().norm_forward(*context, {DType::kF32, true, x.data(), weight.data(), nullptr,
+                                             y.data(), nullptr, rstd.data(), 1, 2, kEps});
+  EXPECT_TRUE(std::signbit(y.values()[0]));
+  EXPECT_FALSE(std::signbit(y.values()[1]));
 }
 
 TEST(Norm, AnyGradientMayBeLeftOut) {

@@ -10,8 +10,16 @@ namespace rotary_test {
 constexpr int64_t kBatch = 2, kTokens = 9, kHeads = 3;
 constexpr int64_t kJumpAt = 5, kJump = 7;
 
-void CheckStridedOperands(int64_t head_dim) {
-  const int64_t half = head_dim / 2, numel = kBatch * kTokens * kHeads * head_dim;
+// dims = 0: all elements of a head rotate.
+void CheckStridedOperands(int64_t head_dim, int64_t dims = 0, bool own_frequencies = false) {
+  SCOPED_TRACE(::testing::Message() << dims << " of " << head_dim << " elements");
+  const int64_t half = (dims == 0 ? head_dim : dims) / 2;
+  const int64_t numel = kBatch * kTokens * kHeads * head_dim;
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < half; ++i) {
+    const double plain = std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
+    frequencies.push_back(i % 3 == 0 ? plain : plain / 8);
+  }
   const ContextPtr context = TestContext({.num_threads = 2});
   for (DType dtype : kFloats) {
     for (int64_t first_position : {0, 1000, 100000}) {
@@ -33,7 +41,10 @@ void CheckStridedOperands(int64_t head_dim) {
                                    first_position,
                                    inverse,
                                    kJumpAt,
-                                   kJump});
+                                   kJump,
+                                   nullptr,
+                                   dims,
+                                   own_frequencies ? frequencies.data() : nullptr});
         const std::vector<double> xs = x.values();
         std::vector<double> expected(xs.size());
         double longest = 1;
@@ -42,9 +53,12 @@ void CheckStridedOperands(int64_t head_dim) {
             for (int64_t h = 0; h < kHeads; ++h) {
               const double* from = xs.data() + ((b * kTokens + t) * kHeads + h) * head_dim;
               double* to = expected.data() + ((b * kHeads + h) * kTokens + t) * head_dim;
+              std::copy(from + 2 * half, from + head_dim, to + 2 * half);
               for (int64_t i = 0; i < half; ++i) {
                 const long double frequency =
-                    std::pow(10000.0L, -2.0L * static_cast<long double>(i) / head_dim);
+                    own_frequencies
+                        ? frequencies[static_cast<size_t>(i)]
+                        : std::pow(10000.0L, -1.0L * static_cast<long double>(i) / half);
                 const int64_t jump = t >= kJumpAt ? kJump : 0;
                 const long double angle =
                     static_cast<long double>(first_position + t + jump) * frequency;
@@ -70,6 +84,20 @@ void CheckStridedOperands(int64_t head_dim) {
 
 TEST(Rotary, MatchesReferenceForStridedOperands) {
   for (int64_t head_dim : {2, 34, 64, 300}) CheckStridedOperands(head_dim);
+}
+
+TEST(Rotary, TheRestOfAHeadIsCopied) {
+  CheckStridedOperands(64, 16);
+  CheckStridedOperands(80, 32);
+  CheckStridedOperands(20, 6);
+  CheckStridedOperands(7, 2);
+  CheckStridedOperands(320, 300);
+}
+
+TEST(Rotary, FrequenciesOfTheCaller) {
+  CheckStridedOperands(64, 0, /*own_frequencies=*/true);
+  CheckStridedOperands(300, 0, /*own_frequencies=*/true);
+  CheckStridedOperands(21, 14, /*own_frequencies=*/true);
 }
 
 TEST(Rotary, NaNStaysInItsPair) {

@@ -3,6 +3,9 @@ if(TARGET apogee_command)
   apogee_test(ALONE NAME tools_verify_test SRCS tools/verify_test.cc LAYERS core)
   target_compile_definitions(tools_verify_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
   add_dependencies(tools_verify_test apogee_command)
+  apogee_test(ALONE NAME tools_verify_hf_test SRCS tools/verify_hf_test.cc LAYERS optim nn)
+  target_compile_definitions(tools_verify_hf_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
+  add_dependencies(tools_verify_hf_test apogee_command)
   apogee_test(ALONE NAME tools_options_test SRCS tools/options_test.cc LAYERS optim)
   target_compile_definitions(tools_options_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
   add_dependencies(tools_options_test apogee_command)
@@ -39,6 +42,12 @@ if(TARGET apogee_command)
   target_compile_definitions(tools_data_command_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>"
                                                              APOGEE_GOLDEN="${CMAKE_CURRENT_SOURCE_DIR}/golden")
   add_dependencies(tools_data_command_test apogee_command)
+  apogee_test(ALONE NAME tools_language_model_test SRCS tools/generate_command_test.cc tools/evaluate_command_test.cc
+              LAYERS nn checkpoint data
+              LIBS nlohmann_json::nlohmann_json)
+  target_compile_definitions(tools_language_model_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>"
+                                                               APOGEE_GOLDEN="${CMAKE_CURRENT_SOURCE_DIR}/golden")
+  add_dependencies(tools_language_model_test apogee_command)
   foreach(dtype f32 f64)
     add_test(NAME golden_${dtype} COMMAND apogee_command verify --dtype ${dtype}
                                           ${CMAKE_CURRENT_SOURCE_DIR}/golden)

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
-#include "apogee/tools/data/json_field.h"
+#include "apogee/data/json_lines/json_line.h"
 
 namespace apogee::tools {
 namespace {
@@ -71,6 +72,7 @@ absl::StatusOr<EncodedPiece> EncodePiece(const data::Tokenizer& tokenizer, const
     if (piece.ends_document) encoder.End();
     return std::move(encoder.encoded);
   }
+  const std::vector<std::string> names = {options.field};
   int64_t line = piece.first_line;
   for (size_t at = 0; at < piece.text.size(); ++line) {
     const size_t end = std::min(piece.text.find('\n', at), piece.text.size());
@@ -78,9 +80,12 @@ absl::StatusOr<EncodedPiece> EncodePiece(const data::Tokenizer& tokenizer, const
     at = end + 1;
     const std::string where = internal::Concat(piece.file.path, ": line ", line);
     if (piece.file.kind == InputKind::kJsonl && !text.empty()) {
-      absl::StatusOr<std::string> field = JsonField(text, options.field);
-      if (!field.ok()) return InvalidArgument(where, ": ", Message(field.status()));
-      text = *std::move(field);
+      absl::StatusOr<data::JsonLine> fields = data::ReadJsonLine(text, names);
+      if (!fields.ok()) return InvalidArgument(where, ": ", Message(fields.status()));
+      if (!fields->values[0].has_value()) {
+        return InvalidArgument(where, ": has no field \"", options.field, "\"");
+      }
+      text = *std::move(fields->values[0]);
     }
     if (text.empty()) {
       if (!encoder.Skip()) return empty(where);

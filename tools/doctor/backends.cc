@@ -2,13 +2,12 @@
 
 #include "apogee/tools/doctor/backends.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <iomanip>
 #include <optional>
 #include <sstream>
 
 #include "apogee/comm/mpi/library.h"
+#include "apogee/core/process/temp_folder.h"
 #include "apogee/tools/doctor/child.h"
 
 namespace apogee::tools::doctor {
@@ -52,27 +51,6 @@ bool AddOutcome(const std::string& backend, const ChildResult& child, double lim
   report.Advise("self test of " + backend + ": " + advice);
   return false;
 }
-
-// A folder for mpirun's session files: an mpirun that is killed leaves them behind.
-class SessionFolder {
- public:
-  SessionFolder() {
-    const char* base = std::getenv("TMPDIR");
-    path_ = std::string(base == nullptr || *base == '\0' ? "/tmp" : base) + "/apogee.XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) path_.clear();
-  }
-  ~SessionFolder() {
-    std::error_code error;
-    if (!path_.empty()) std::filesystem::remove_all(path_, error);
-  }
-  SessionFolder(const SessionFolder&) = delete;
-  SessionFolder& operator=(const SessionFolder&) = delete;
-  // Empty if it could not be made.
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 bool TestThreads(const BackendOptions& options, Report& report) {
   std::ostringstream limit;
@@ -126,7 +104,8 @@ bool TestMpi(const BackendOptions& options, const Launcher& launcher, Report& re
   }
   std::ostringstream limit;
   limit << options.limit_seconds;
-  const SessionFolder session;
+  // For mpirun's session files: an mpirun that is killed leaves them behind.
+  const TempFolder session;
   if (session.path().empty()) {
     report.Add("mpi", "FAILED: no folder can be made in TMPDIR (default: /tmp)");
     report.Advise(

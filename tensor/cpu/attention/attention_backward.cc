@@ -4,6 +4,8 @@
 //   D_i = sum_d dout_id out_id
 //   dP  = dout v^T
 //   dS  = P * (dP - D)
+// dS is the gradient of the masked scores; that of scores before a soft cap has its slope as a
+// factor.
 #include <limits>
 #include <utility>
 
@@ -22,12 +24,13 @@ struct BackwardScratch {
   using T = Sum<E>;
   E *k, *k_i, *v, *q, *q_i, *qt, *dout, *dout_i, *dout_t, *weights, *dscores, *dscores_i;
   T *dk, *dv, *dq, *scores, *dweights;  // weights and dscores overwrite the last two
+  T* slopes = nullptr;                  // of the soft cap, if there is one; dS overwrites them
   T lse[kQueryTile], dot[kQueryTile];   // log-sum-exp in base 2; D
 
-  static int64_t Size(int64_t kv_rows, int64_t ld) {  // in elements
-    return 5 * kv_rows * ld + 7 * kQueryTile * ld + 3 * kKeyTile * kQueryTile;
+  static int64_t Size(int64_t kv_rows, int64_t ld, bool capped) {  // in elements
+    return 5 * kv_rows * ld + 7 * kQueryTile * ld + (capped ? 4 : 3) * kKeyTile * kQueryTile;
   }
-  BackwardScratch(E* block, int64_t kv_rows, int64_t ld) {
+  BackwardScratch(E* block, int64_t kv_rows, int64_t ld, bool capped) {
     static_assert(sizeof(E) == sizeof(T));
     const auto take = [&block](int64_t size) { return std::exchange(block, block + size); };
     const auto take_sums = [&take](int64_t size) { return reinterpret_cast<T*>(take(size)); };
@@ -52,6 +55,7 @@ struct BackwardScratch {
     weights = reinterpret_cast<E*>(scores);
     dscores = reinterpret_cast<E*>(dweights);
     dscores_i = interleaved(dscores, kKeyTile * kQueryTile / kPack<E>);
+    if (capped) slopes = take_sums(kKeyTile * kQueryTile);
   }
 };
 
@@ -86,10 +90,10 @@ void LoadQueries(const AttentionBackwardArgs& args, int64_t batch, int64_t head,
   }
 }
 
-// Turns the scores and dP of kLanes<T> queries into P and dS. Elements beyond `limit` that a
-// product over whole groups of keys reads become 0. The results overwrite scores and dP, but only
-// elements that have been read already.
-template <typename E, typename T>
+// Turns the scores and dP of kLanes<T> queries into P and the gradients of the scores. Elements
+// beyond `limit` that a product over whole groups of keys reads become 0. The results overwrite
+// scores and dP, but only elements that have been read already.
+template <bool kCapped, typename E, typename T>
 void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, int64_t lane0,
                            int64_t first, int64_t limit) {
   const Vec<T> lse = Load(scratch.lse + query), dot = Load(scratch.dot + query);
@@ -104,6 +108,11 @@ void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, 
         p = Exp2(Load(scratch.scores + row + query) * scale - lse);
         if (key >= unmasked) p = VisibleLanes<T>(key, first, lane0) ? p : Vec<T>{};
         dscores[r] = p * (Load(scratch.dweights + row + query) - dot);
+        if constexpr (kCapped) {
+          const Vec<T> slope = Load(scratch.slopes + row + query);
+          Store(scratch.slopes + row + query, dscores[r]);
+          dscores[r] *= slope;
+        }
       }
       Packing<E>::StoreRow(scratch.weights + row + query / kPack<E>, p);
       Packing<E>::StoreRow(scratch.dscores + row + query / kPack<E>, dscores[r]);
@@ -114,19 +123,17 @@ void SoftmaxBackwardColumn(BackwardScratch<E>& scratch, T scale, int64_t query, 
   }
 }
 
-// The gradients of the scores of a tile, which are in rows, as those of the mask.
-template <typename Stored, typename E>
+// The gradients dS of a tile, in rows `ld` elements apart, as those of the mask.
+template <typename Stored, typename Element>
 void StoreMaskGradient(const AttentionBackwardArgs& args, const TileMask& tile, int64_t batch,
                        int64_t head, int64_t query0, int64_t queries, int64_t key0,
-                       const E* dscores) {
-  using Element = std::conditional_t<std::is_same_v<E, Bf16Pair>, BFloat16, E>;
-  const Element* elements = reinterpret_cast<const Element*>(dscores);
+                       const Element* dscores, int64_t ld) {
   for (int64_t i = 0; i < queries; ++i) {
     Stored* row = static_cast<Stored*>(args.dmask) +
                   ((batch * args.heads + head) * args.q_tokens + query0 + i) * args.kv_tokens +
                   key0;
     for (int64_t j = 0; j < tile.limit[i / kGroup]; ++j) {
-      row[j] = static_cast<Stored>(static_cast<Sum<E>>(elements[j * kQueryTile * kPack<E> + i]));
+      row[j] = static_cast<Stored>(static_cast<ComputeType<Element>>(dscores[j * ld + i]));
     }
   }
 }
@@ -136,6 +143,8 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head
                   int64_t ld, BackwardScratch<E>& scratch) {
   using T = Sum<E>;
   const int64_t queries = std::min(kQueryTile, args.q_tokens - query0);
+  const bool capped = args.soft_cap != 0;
+  const T scale = static_cast<T>(args.scale * kLog2E);
   LoadQueries<Stored>(args, batch, head, query0, queries, ld, scratch);
   std::fill_n(scratch.dq, RoundUpToGroup(queries) * ld, T{0});
   const FirstKeysOfTile first(args, batch, query0, queries);
@@ -144,16 +153,27 @@ void BackwardTile(const AttentionBackwardArgs& args, int64_t batch, int64_t head
     if (mask.empty()) break;
     const int64_t at = key0 * ld / kPack<E>;
     ScoreProduct(mask, scratch.k + at, scratch.qt, ld, scratch.scores);
+    if (capped) CapScores<T>(args, mask, scratch.scores, scratch.slopes);
     MaskScores<Stored>(args, first, batch, head, query0, queries, key0, mask.keys, scratch.scores);
     ScoreProduct(mask, scratch.v + at, scratch.dout_t, ld, scratch.dweights);
     for (int64_t g = 0; g < mask.groups; ++g) {
       for (int64_t lane = 0; lane < kGroup; lane += kLanes<T>) {
-        SoftmaxBackwardColumn(scratch, static_cast<T>(args.scale * kLog2E), g * kGroup + lane, lane,
-                              mask.first[g], mask.limit[g]);
+        const int64_t query = g * kGroup + lane;
+        if (capped) {
+          SoftmaxBackwardColumn<true>(scratch, scale, query, lane, mask.first[g], mask.limit[g]);
+        } else {
+          SoftmaxBackwardColumn<false>(scratch, scale, query, lane, mask.first[g], mask.limit[g]);
+        }
       }
     }
-    if (args.dmask != nullptr) {
-      StoreMaskGradient<Stored>(args, mask, batch, head, query0, queries, key0, scratch.dscores);
+    if (args.dmask != nullptr && capped) {
+      StoreMaskGradient<Stored>(args, mask, batch, head, query0, queries, key0, scratch.slopes,
+                                kQueryTile);
+    } else if (args.dmask != nullptr) {
+      using Element = std::conditional_t<std::is_same_v<E, Bf16Pair>, BFloat16, E>;
+      StoreMaskGradient<Stored>(args, mask, batch, head, query0, queries, key0,
+                                reinterpret_cast<const Element*>(scratch.dscores),
+                                kQueryTile * kPack<E>);
     }
     AddKeyProduct(mask, scratch.weights, scratch.dout_i, ld, scratch.dv + key0 * ld);
     AddKeyProduct(mask, scratch.dscores, scratch.q_i, ld, scratch.dk + key0 * ld);
@@ -175,10 +195,11 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
   // One thread adds up the gradients of all query heads of a key/value head, in order.
   const int64_t count = args.batch * args.kv_heads;
   const int64_t parts = std::min<int64_t>(count, context.num_threads());
-  const int64_t size = BackwardScratch<E>::Size(kv_rows, ld);
+  const bool capped = args.soft_cap != 0;
+  const int64_t size = BackwardScratch<E>::Size(kv_rows, ld, capped);
   const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(E)));
   ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t begin, int64_t end) {
-    BackwardScratch<E> scratch(workspace.data<E>() + begin * size, kv_rows, ld);
+    BackwardScratch<E> scratch(workspace.data<E>() + begin * size, kv_rows, ld, capped);
     for (int64_t task = count * begin / parts; task < count * end / parts; ++task) {
       const int64_t batch = task / args.kv_heads, kv_head = task % args.kv_heads;
       LoadRows<Stored>(args.k, batch, kv_head, 0, args.kv_tokens, args.head_dim, ld, scratch.k);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apogee/core/parallel.h"
+#include "apogee/tensor/cpu/attention/attention_rows.h"
 #include "apogee/tensor/cpu/attention/attention_tiles.h"
 #include "apogee/tensor/cpu/kernels.h"
 
@@ -100,6 +101,7 @@ void ForwardTile(const AttentionForwardArgs& args, int64_t batch, int64_t head, 
     const TileMask mask(args, query0, queries, key0, std::min(kKeyTile, args.kv_tokens - key0));
     if (mask.empty()) break;
     ScoreProduct(mask, scratch.k + key0 * ld / kPack<E>, scratch.qt, ld, scratch.scores);
+    if (args.soft_cap != 0) CapScores<T>(args, mask, scratch.scores, nullptr);
     MaskScores<Stored>(args, first, batch, head, query0, queries, key0, mask.keys, scratch.scores);
     for (int64_t g = 0; g < mask.groups; ++g) {
       for (int64_t lane = 0; lane < kGroup; lane += kLanes<T>) {
@@ -151,6 +153,7 @@ void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
 }  // namespace
 
 void attention_forward(const DeviceContext& context, const AttentionForwardArgs& args) {
+  if (HasFewQueries(args)) return AttendRows(context, args);
   DispatchFloat(args.dtype, "attention_forward",
                 [&]<typename Stored>() { Forward<Stored>(context, args); });
 }

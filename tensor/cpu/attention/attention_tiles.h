@@ -14,6 +14,7 @@
 
 #include "apogee/core/dtype.h"
 #include "apogee/tensor/cpu/attention/tile_product.h"
+#include "apogee/tensor/cpu/vec_math.h"
 #include "apogee/tensor/kernels/attention_args.h"
 
 namespace apogee::cpu {
@@ -91,6 +92,29 @@ struct FirstKeysOfTile {
   // The first key of the first tile of keys that a query sees. May lie behind the last key.
   int64_t key_tile() const { return std::max<int64_t>(least, 0) / kKeyTile * kKeyTile; }
 };
+
+// Caps the scores of a tile, which are not scaled yet: with s = scale * score, a score becomes
+// soft_cap * tanh(s / soft_cap) / scale. `slopes`, if it isn't null, gets the derivatives.
+template <typename T, typename Args>
+void CapScores(const Args& args, const TileMask& mask, T* scores, T* slopes) {
+  const T to_tanh = static_cast<T>(args.scale / args.soft_cap);
+  const T to_score = static_cast<T>(args.soft_cap / args.scale);
+  mask.ForEachKeyRun([&](int64_t key, int64_t num_keys, int64_t group) {
+    const int64_t queries = (mask.groups - group) * kGroup;
+    for (int64_t j = key; j < key + num_keys; ++j) {
+      T* row = scores + j * kQueryTile + group * kGroup;
+#pragma omp simd
+      for (int64_t i = 0; i < queries; ++i) row[i] = FastTanh(row[i] * to_tanh);
+      if (slopes != nullptr) {
+        T* slope = slopes + j * kQueryTile + group * kGroup;
+#pragma omp simd
+        for (int64_t i = 0; i < queries; ++i) slope[i] = T(1) - row[i] * row[i];
+      }
+#pragma omp simd
+      for (int64_t i = 0; i < queries; ++i) row[i] *= to_score;
+    }
+  });
+}
 
 // Applies the first keys and the mask of `args` to the scores of a tile, which are not scaled yet.
 // Stored is the dtype of q.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Products by oneDNN.
-#include "apogee/tensor/cpu/matmul_paths.h"
+#include "apogee/tensor/cpu/products/matmul_paths.h"
 
 #ifdef APOGEE_USE_ONEDNN
 

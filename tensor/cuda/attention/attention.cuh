@@ -9,10 +9,14 @@
 //   D  = sum_d dout * out
 //   dP = dout v^T
 //   dS = P * (dP - D)
+// dS is the gradient of the masked scores; that of scores before a soft cap has its slope as a
+// factor.
 // It takes two kernels: in one, blocks own keys and compute dk and dv; in the other, blocks own
 // queries and compute dq. So each sum has one owner and one order, without atomics.
 #ifndef APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_CUH_
 #define APOGEE_TENSOR_CUDA_ATTENTION_ATTENTION_CUH_
+
+#include <cmath>
 
 #include "apogee/tensor/cuda/device/device.cuh"
 #include "apogee/tensor/kernels/attention_args.h"
@@ -85,6 +89,32 @@ __device__ __forceinline__ ComputeType<T> MaskOf(const Args& args, int64_t batch
   }
   return Load(static_cast<const T*>(mask.data) + at) * C(kLog2E);
 }
+
+// The soft cap of scores that are not scaled yet: with s = scale * score, a score becomes
+// soft_cap * tanh(s / soft_cap) / scale.
+template <typename C>
+struct SoftCap {
+  bool on;
+  C to_tanh = 0, to_score = 0;
+
+  template <typename Args>
+  __device__ __forceinline__ explicit SoftCap(const Args& args) : on(args.soft_cap != 0) {
+    if (!on) return;
+    to_tanh = static_cast<C>(args.scale / args.soft_cap);
+    to_score = static_cast<C>(args.soft_cap / args.scale);
+  }
+  template <int n>
+  __device__ __forceinline__ void Apply(C (&scores)[n]) const {
+    if (!on) return;
+#pragma unroll
+    for (C& score : scores) score = std::tanh(score * to_tanh) * to_score;
+  }
+  // The derivative, at a score that is capped already.
+  __device__ __forceinline__ C Slope(C score) const {
+    const C t = score * to_tanh;
+    return on ? 1 - t * t : C(1);
+  }
+};
 
 // The first key that any of `count` queries from `i` on sees, rounded down to a tile of kTile keys.
 // All lanes of a warp call.

@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   const int depth =
       static_cast<int>(args.head_dim + Rows::kWidth - 1) / Rows::kWidth * Rows::kWidth;
   const C scale = static_cast<C>(args.scale * kLog2E);
+  const SoftCap<C> cap(args);
   const T* const stored = nullptr;  // names the type
   C* const k = DynamicShared<C>();
   C* const v = k + Rows::kOwnTile;
@@ -50,6 +51,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
       const C dot = there ? static_cast<const C*>(dots)[row] : C(0);
       C scores[Rows::kRows], dweights[Rows::kRows];
       ScoreRows<Rows>(k + own, q, depth, scores);
+      cap.Apply(scores);
       ScoreRows<Rows>(v + own, dout, depth, dweights);
 #pragma unroll
       for (int r = 0; r < Rows::kRows; ++r) {
@@ -58,7 +60,8 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
         const C weight =
             seen ? Exp2(scores[r] * scale + MaskOf<T>(args, batch, head, query, key) - lse) : C(0);
         weights[r * kWarp + lane] = weight;
-        dscores[r * kWarp + lane] = seen ? weight * (dweights[r] - dot) : C(0);
+        dscores[r * kWarp + lane] =
+            seen ? weight * (dweights[r] - dot) * cap.Slope(scores[r]) : C(0);
       }
       __syncwarp();
       AddRows<Rows>(weights, dout, dv);
@@ -88,6 +91,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   const int depth =
       static_cast<int>(args.head_dim + Rows::kWidth - 1) / Rows::kWidth * Rows::kWidth;
   const C scale = static_cast<C>(args.scale * kLog2E);
+  const SoftCap<C> cap(args);
   const T* const stored = nullptr;  // names the type
   C* const q = DynamicShared<C>();
   C* const dout = q + Rows::kOwnTile;
@@ -117,6 +121,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
     __syncthreads();
     C scores[Rows::kRows], dweights[Rows::kRows];
     ScoreRows<Rows>(q + own, k, depth, scores);
+    cap.Apply(scores);
     ScoreRows<Rows>(dout + own, v, depth, dweights);
 #pragma unroll
     for (int r = 0; r < Rows::kRows; ++r) {
@@ -125,7 +130,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
       const C weight =
           seen ? Exp2(scores[r] * scale + MaskOf<T>(args, batch, head, query, key) - lse[r]) : C(0);
       const C dscore = seen ? weight * (dweights[r] - dot[r]) : C(0);
-      dscores[r * kWarp + lane] = dscore;
+      dscores[r * kWarp + lane] = dscore * cap.Slope(scores[r]);
       if (seen && args.dmask != nullptr) {
         static_cast<T*>(
             args.dmask)[(StatisticsOf(args, batch, head) + query) * args.kv_tokens + key] =

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
   const int depth =
       static_cast<int>(args.head_dim + Rows::kWidth - 1) / Rows::kWidth * Rows::kWidth;
   const C scale = static_cast<C>(args.scale * kLog2E);
+  const SoftCap<C> cap(args);
   const T* const stored = nullptr;  // names the type
   C* const q = DynamicShared<C>();
   C* const k = q + Rows::kOwnTile;
@@ -41,6 +42,7 @@ __global__ void __launch_bounds__(Rows::kWarps* kWarp)
     __syncthreads();
     C scores[Rows::kRows];
     ScoreRows<Rows>(own_q, k, depth, scores);
+    cap.Apply(scores);
 #pragma unroll
     for (int r = 0; r < Rows::kRows; ++r) {
       const int64_t query = own0 + r, key = key0 + lane;

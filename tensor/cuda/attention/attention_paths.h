@@ -15,11 +15,11 @@ namespace apogee::cuda {
 inline constexpr int64_t kMaxHeadDim = 256;
 
 // Whether attention runs on tensor cores: products of 16-bit operands with f32 sums. These kernels
-// know no mask but the causal one, and documents.
+// know no mask but the causal one, and documents, and no soft cap.
 template <typename Args>
 bool TakesMma(const Args& args) {
   return DTypeSize(args.dtype) == 2 && args.head_dim <= 128 && args.mask.data == nullptr &&
-         args.window == 0;
+         args.window == 0 && args.soft_cap == 0;
 }
 
 // By plain arithmetic. Instantiated for 16-bit dtypes only at kMaxHeadDim: TakesMma takes most

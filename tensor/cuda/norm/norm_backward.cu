@@ -145,9 +145,9 @@ template <typename T>
 void NormBackward(const DeviceContext& context, const NormBackwardArgs& args) {
   using C = ComputeType<T>;
   const int64_t row_bytes = args.cols * static_cast<int64_t>(sizeof(T));
-  // Enough blocks to fill every multiprocessor several times, but few enough that their partials
-  // are small compared to x.
-  const int64_t most_blocks = 256;
+  // Enough blocks to fill every multiprocessor several times (132 of an H200), but few enough that
+  // their partials are small compared to x.
+  const int64_t most_blocks = 512;
   const int64_t rows_per_block = std::max<int64_t>(8, CeilDiv(args.rows, most_blocks));
   const int64_t count = CeilDiv(args.rows, rows_per_block);
   const bool param_gradients = args.dweight != nullptr || args.dbias != nullptr;

@@ -3,7 +3,7 @@
 // Helpers of the two forms of norm backward: the gradient of a row's input, and the partial sums of
 // dweight and dbias. Private to tensor/cuda/norm/norm_backward*.cu.
 //
-// With g = dy * weight and xhat = (x - mean) rstd:
+// With g = dy * (weight + weight_offset) and xhat = (x - mean) rstd:
 //   dx = rstd (g - mean(g) - xhat mean(g xhat))
 //      = g rstd - (x - mean) p - q
 //   p  = rstd^3 mean(g (x - mean))
@@ -34,19 +34,20 @@ struct RowBlocks {
 template <typename T, bool kRms>
 struct RowGradient {
   using C = ComputeType<T>;
-  C mean, rstd;
+  C mean, rstd, weight_offset;
   C sum = 0, dot = 0;  // of g, and of g (x - mean)
 
   __device__ __forceinline__ RowGradient(const NormBackwardArgs& args, int64_t r)
       : mean(kRms ? C(0) : static_cast<const C*>(args.mean)[r]),
-        rstd(static_cast<const C*>(args.rstd)[r]) {}
+        rstd(static_cast<const C*>(args.rstd)[r]),
+        weight_offset(static_cast<C>(args.weight_offset)) {}
 
   template <int n>
   __device__ __forceinline__ void Add(const Vector<T, n>& x, const Vector<T, n>& dy,
                                       const Vector<T, n>& weight) {
 #pragma unroll
     for (int j = 0; j < n; ++j) {
-      const C g = Load(dy.at + j) * Load(weight.at + j);
+      const C g = Load(dy.at + j) * (Load(weight.at + j) + weight_offset);
       sum += g;
       dot += g * (Load(x.at + j) - mean);
     }
@@ -62,7 +63,7 @@ struct RowGradient {
     Vector<T, n> dx;
 #pragma unroll
     for (int j = 0; j < n; ++j) {
-      const C g = Load(dy.at + j) * Load(weight.at + j);
+      const C g = Load(dy.at + j) * (Load(weight.at + j) + weight_offset);
       dx.at[j] = Cast<T>(g * rstd - (Load(x.at + j) - mean) * p - q);
     }
     return dx;

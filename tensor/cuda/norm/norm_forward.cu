@@ -18,6 +18,7 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(NormForwardArgs arg
   const C inverse_cols = C(1) / static_cast<C>(cols);
   const T* weight = static_cast<const T*>(args.weight);
   const T* bias = static_cast<const T*>(args.bias);
+  const C weight_offset = static_cast<C>(args.weight_offset);
   for (int64_t r = FirstRow<kTeam>(); r < args.rows; r += RowStep<kTeam>()) {
     const HeldRow<T, kWidth, kTeam> row(static_cast<const T*>(args.x) + r * cols, cols);
     C mean = 0;
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(NormForwardArgs arg
       if (bias != nullptr) b = LoadVector<T, n>(bias + i);
 #pragma unroll
       for (int j = 0; j < n; ++j) {
-        C value = (Load(x.at + j) - mean) * rstd * Load(w.at + j);
+        C value = (Load(x.at + j) - mean) * rstd * (Load(w.at + j) + weight_offset);
         if (bias != nullptr) value += Load(b.at + j);
         out.at[j] = Cast<T>(value);
       }

@@ -70,7 +70,7 @@ TEST(HybridParallelErrorsTest, KeyValueHeadsAndDimsAreNamed) {
 
 TEST(HybridParallelErrorsTest, APlanOfAnotherModelNamesEveryRule) {
   ExpectBoostRefused(
-      2, {.tp_size = 2, .plan = nn::parallel::LlamaPlan({})},
+      2, {.tp_size = 2, .plan = nn::parallel::DecoderPlan(nn::DecoderConfigOf(nn::LlamaConfig{}))},
       [] { return std::make_unique<nn::Gpt2>(Gpt2Of(4)); },
       AllOf(
           HasSubstr("plan \"llama\", rule \"model.embed_tokens\" (vocabulary): no module has such "

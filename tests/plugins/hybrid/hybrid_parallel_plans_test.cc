@@ -12,6 +12,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/nn/attention.h"
 #include "apogee/nn/convolution.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/optim/adam/adam.h"
@@ -28,6 +29,7 @@ namespace hybrid_parallel_plans_test {
 
 using nn::parallel::ParallelPlan;
 using nn::parallel::ParallelStyle;
+using nn::parallel::SequenceMode;
 using ::testing::AllOf;
 using testing::ExpectBoostRefused;
 using testing::ExpectEqualRuns;
@@ -87,6 +89,39 @@ class Probabilities : public nn::Gpt2 {
 TEST(HybridParallelPlansTest, AModelDerivedFromAShippedOne) {
   const HybridTask task = ShortTask([] { return std::make_unique<Probabilities>(); });
   ExpectEqualRuns(task, 2, {.tp_size = 2});
+}
+
+// A block of attention on words of which one is padding.
+class Padded : public nn::Module {
+ public:
+  Padded()
+      : table_(Register("table", std::make_shared<nn::Embedding>(8, 8, nn::Init::Normal(0, 1), 5))),
+        qkv_(Register("qkv", std::make_shared<nn::Linear>(8, 24))),
+        core_(Register("core", std::make_shared<nn::AttentionCore>(4))),
+        out_(Register("out", std::make_shared<nn::Linear>(8, 8))),
+        head_(Register("head", std::make_shared<nn::Linear>(8, 8))) {}
+  Tensor Forward(const Tensor& tokens) override {
+    const Tensor x = (*table_)(tokens);
+    return (*head_)(autograd::Add(x, (*out_)((*core_)((*qkv_)(x)))));
+  }
+
+ private:
+  std::shared_ptr<nn::Embedding> table_;
+  std::shared_ptr<nn::Linear> qkv_;
+  std::shared_ptr<nn::AttentionCore> core_;
+  std::shared_ptr<nn::Linear> out_, head_;
+};
+
+TEST(HybridParallelPlansTest, PaddingLearnsNothing) {
+  const HybridTask task = ShortTask([] { return std::make_unique<Padded>(); });
+  const ParallelPlan plan{
+      .name = "padded",
+      .rules = {{.pattern = "table", .style = ParallelStyle::kVocabulary},
+                {.pattern = "qkv", .style = ParallelStyle::kColumn, .sections = 3},
+                {.pattern = "core", .style = ParallelStyle::kAttention},
+                {.pattern = "out", .style = ParallelStyle::kRow}}};
+  ExpectEqualRuns(task, 2, {.tp_size = 2, .plan = plan});
+  ExpectEqualRuns(task, 2, {.tp_size = 2, .sp_mode = SequenceMode::kSplitGather, .plan = plan});
 }
 
 // Words as channels of sequences.

@@ -21,7 +21,6 @@
 #include "apogee/comm/tree_reduce.h"
 #include "apogee/core/rng.h"
 #include "apogee/tensor/tensor.h"
-#include "apogee/tests/support/test_context.h"
 
 namespace apogee::testing {
 
@@ -42,7 +41,7 @@ inline std::string RoughAddend(size_t rank, size_t num_ranks, int64_t n, DType d
                                      : small * (static_cast<double>(ToUniform(own[0])) - 0.5) / 3);
   }
   const Tensor tensor =
-      Tensor::FromVector<double>(values, {n}, TestContext({.num_threads = 1}), dtype);
+      Tensor::FromVector<double>(values, {n}, CpuContext({.num_threads = 1}), dtype);
   return n == 0 ? std::string()
                 : std::string(static_cast<const char*>(tensor.raw()),
                               static_cast<size_t>(tensor.bytes()));

@@ -14,7 +14,7 @@
 #include <algorithm>
 
 #include "apogee/core/parallel.h"
-#include "apogee/tensor/cpu/matmul_paths.h"
+#include "apogee/tensor/cpu/products/matmul_paths.h"
 
 namespace apogee::cpu {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The two implementations behind cpu::matmul. Private to tensor/cpu.
+// The implementations behind cpu::matmul. Private to tensor/cpu.
 #ifndef APOGEE_TENSOR_CPU_MATMUL_PATHS_H_
 #define APOGEE_TENSOR_CPU_MATMUL_PATHS_H_
 
@@ -12,6 +12,10 @@ namespace apogee::cpu {
 
 // Takes any dtypes and sizes, also k == 0. Accumulates in the inputs' ComputeType.
 void MatMulEigen(const DeviceContext& context, const MatMulArgs& args);
+
+// Returns false and leaves c untouched unless the product has few rows, a large b, and dtypes that
+// this path knows.
+bool TryMatMulRows(const DeviceContext& context, const MatMulArgs& args);
 
 #ifdef APOGEE_USE_ONEDNN
 // Returns false and leaves c untouched if oneDNN has no fast implementation. Needs every size > 0.
