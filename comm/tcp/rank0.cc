@@ -50,9 +50,14 @@ absl::StatusOr<Socket> ListenAsRank0(const Job& job) {
 // Hints why some ranks may be missing. They stand between the list of missing ranks and the remedy.
 std::string Clues(const Job& job, const Reception& reception) {
   std::string clues;
-  if (const int count = reception.num_strangers()) {
+  const int for_room = reception.num_dropped_for_room();
+  if (const int count = reception.num_strangers() - for_room) {
     clues = internal::Concat("; ", count, " connections were dropped because they did not ",
                              "present this job's APOGEE_JOB_TOKEN");
+  }
+  if (for_room > 0) {
+    clues += internal::Concat("; ", for_room, " connections were dropped because this process had ",
+                              "no free descriptor: raise the limit of open files (ulimit -n)");
   }
   if (!reception.other_version().empty()) {
     clues += "; a process that speaks version " + reception.other_version() +

@@ -80,7 +80,10 @@ absl::Status Reception::TakeConnection() {
     return absl::OkStatus();
   }
   if (!absl::IsResourceExhausted(made.status())) return made.status();
-  if (DropOne()) return absl::OkStatus();
+  if (DropOne()) {
+    ++num_dropped_for_room_;
+    return absl::OkStatus();
+  }
   if (!scarce_since_) scarce_since_ = now;
   if (now - *scarce_since_ >= kScarcity) return made.status();
   try_again_at_ = now + kScarcityNap;

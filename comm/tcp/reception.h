@@ -42,6 +42,8 @@ class Reception {
   std::string address() const { return OwnAddress(listener_).value_or(""); }
   // Number of dropped connections, and the other version that the last of them had.
   int num_strangers() const { return num_strangers_; }
+  // Number of those that were dropped because the process had no free descriptor for another.
+  int num_dropped_for_room() const { return num_dropped_for_room_; }
   const std::string& other_version() const { return other_version_; }
 
  private:
@@ -67,6 +69,7 @@ class Reception {
   Job job_;
   std::list<Waiting> waiting_;
   int num_strangers_ = 0;
+  int num_dropped_for_room_ = 0;
   std::string other_version_;
   // Since when the system has lacked resources for a connection, and when to try again.
   std::optional<Clock::time_point> scarce_since_;
