@@ -154,12 +154,12 @@ class RankRun {
   int data_rank() const { return world_.rank() / (variant_.sp * variant_.tp) % data_size(); }
   int data_size() const { return world_.size() / variant_.ranks_per_sample(); }
 
-  // Gemini gathers chunks in a group of its own.
   Moved AllMoved() const {
     Moved moved = groups_.moved();
-    if (gemini_ == nullptr || gemini_->chunks().group() == nullptr) return moved;
-    const comm::Traffic& gathers = gemini_->chunks().group()->traffic();
-    return {moved.calls + gathers.total_calls(), moved.bytes + gathers.total_bytes()};
+    const comm::GroupPtr gathers = made_->plugin->gather_group();
+    if (gathers == nullptr) return moved;
+    return {moved.calls + gathers->traffic().total_calls(),
+            moved.bytes + gathers->traffic().total_bytes()};
   }
 
   // This rank's tensor-parallel shard of a tensor of the parameter's logical shape.

@@ -32,6 +32,7 @@ GeminiPlugin::GeminiPlugin(comm::GroupPtr group, const TrainingOptions& training
 const chunk::ShardedParameters& GeminiPlugin::chunks() const {
   return EngineOf(*this).parameters();
 }
+comm::GroupPtr GeminiPlugin::gather_group() const { return chunks().group(); }
 const ChunkHomes& GeminiPlugin::homes() const { return EngineOf(*this).homes(); }
 const chunk::ChunkRecord& GeminiPlugin::chunk_record() const { return chunks().record(); }
 const ContextPtr& GeminiPlugin::host() const { return homes().host(); }

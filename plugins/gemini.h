@@ -95,6 +95,7 @@ class GeminiPlugin : public DataParallelPlugin {
                const CutParameters& cut);
 
   std::string name() const override { return "gemini"; }
+  comm::GroupPtr gather_group() const override;
   // After boost: the chunks that hold the parameters (chunk/sharded_parameters.h), and their homes
   // (gemini/chunk_homes.h: device, host, disk).
   const chunk::ShardedParameters& chunks() const;

@@ -73,6 +73,9 @@ const nn::parallel::TensorParallel* HybridParallelPlugin::tensor_parallel() cons
 const nn::parallel::SequenceParallel* HybridParallelPlugin::sequence_parallel() const {
   return state_->sequence_.parallel();
 }
+comm::GroupPtr HybridParallelPlugin::gather_group() const {
+  return gemini() == nullptr ? nullptr : gemini()->gather_group();
+}
 const GeminiPlugin* HybridParallelPlugin::gemini() const {
   return state_->options_.stage == 3 ? static_cast<const GeminiPlugin*>(state_->inner_.get())
                                      : nullptr;

@@ -199,6 +199,7 @@ class HybridParallelPlugin : public Plugin {
   // With stage 3: the plugin that shards this rank's part of the model over dp x sp
   // (plugins/gemini.h); else null.
   const GeminiPlugin* gemini() const;
+  comm::GroupPtr gather_group() const override;
   // After boost, with pp_size > 1: the pieces of each stage (pipeline/cut.h); else null.
   const pipeline::Cut* cut() const;
 

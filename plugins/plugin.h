@@ -94,6 +94,10 @@ class Plugin {
   // the mean over their samples. Null: gradients are not averaged in every step. Valid after
   // Configure.
   virtual comm::GroupPtr data_group() const = 0;
+  // The group in which the plugin gathers whole values while they are used, if that is one of its
+  // own, whose traffic is not that of the groups that it was given; else null. Valid after
+  // Configure.
+  virtual comm::GroupPtr gather_group() const { return nullptr; }
   // This rank trains on part data_rank() of data_size() of the data. By default every rank of
   // group() has a part of its own. Override both if several ranks share a part.
   virtual int data_rank() const;
