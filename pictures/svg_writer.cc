@@ -19,12 +19,30 @@ void SvgWriter::Rect(const SvgBox& box, const std::string& attributes, const std
            (tooltip.empty() ? "/>\n" : "><title>" + Escape(tooltip) + "</title></rect>\n");
 }
 
+void SvgWriter::Polyline(const std::vector<std::pair<double, double>>& points,
+                         const std::string& attributes) {
+  body_ += "<polyline points=\"";
+  for (size_t i = 0; i < points.size(); ++i) {
+    body_ += (i == 0 ? "" : " ") + Number(points[i].first) + "," + Number(points[i].second);
+  }
+  body_ += "\" " + attributes + "/>\n";
+}
+
+void SvgWriter::Line(double x1, double y1, double x2, double y2, const std::string& attributes) {
+  body_ += "<line x1=\"" + Number(x1) + "\" y1=\"" + Number(y1) + "\" x2=\"" + Number(x2) +
+           "\" y2=\"" + Number(y2) + "\" " + attributes + "/>\n";
+}
+
 std::string SvgWriter::Document(double width, double height) const {
-  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" +
-         Number(width) + "\" height=\"" + Number(height) + "\" viewBox=\"0 0 " + Number(width) +
-         " " + Number(height) + "\" font-family=\"sans-serif\" font-size=\"12\">\n" + body_ +
-         "</svg>\n";
+  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" +
+         Inline(width, height,
+                "xmlns=\"http://www.w3.org/2000/svg\" width=\"" + Number(width) + "\" height=\"" +
+                    Number(height) + "\"");
+}
+
+std::string SvgWriter::Inline(double width, double height, const std::string& attributes) const {
+  return "<svg " + attributes + " viewBox=\"0 0 " + Number(width) + " " + Number(height) +
+         "\" font-family=\"sans-serif\" font-size=\"12\">\n" + body_ + "</svg>\n";
 }
 
 std::string SvgWriter::Escape(const std::string& text) {

@@ -5,11 +5,14 @@
 //   SvgWriter svg;
 //   svg.Rect({.x = 0, .y = 0, .width = 10, .height = 5}, "fill=\"red\"", "a < b");
 //   svg.Text(0, 20, "a < b");
-//   std::string document = svg.Document(100, 50);
+//   svg.Polyline({{0, 0}, {10, 5}}, "stroke=\"red\" fill=\"none\"");
+//   std::string document = svg.Document(100, 50);          // or Inline, for a page
 #ifndef APOGEE_PICTURES_SVG_WRITER_H_
 #define APOGEE_PICTURES_SVG_WRITER_H_
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace apogee {
 
@@ -23,8 +26,14 @@ class SvgWriter {
   void Raw(const std::string& markup) { body_ += markup; }
   void Text(double x, double y, const std::string& text, const std::string& attributes = "");
   void Rect(const SvgBox& box, const std::string& attributes, const std::string& tooltip = "");
+  // Through the points (x, y).
+  void Polyline(const std::vector<std::pair<double, double>>& points,
+                const std::string& attributes);
+  void Line(double x1, double y1, double x2, double y2, const std::string& attributes);
   // Returns everything written as one XML document of `width` by `height` pixels.
   std::string Document(double width, double height) const;
+  // The same as an element of an HTML page, which may scale it. `attributes`: of <svg>.
+  std::string Inline(double width, double height, const std::string& attributes) const;
 
   static std::string Escape(const std::string& text);
   static std::string Number(double value);

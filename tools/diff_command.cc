@@ -27,8 +27,8 @@ absl::StatusOr<bool> DiffStores(const DiffFlags& flags) {
 }
 
 absl::StatusOr<bool> Diff(const DiffFlags& flags) {
-  APOGEE_ASSIGN_OR_RETURN(const auto a, RunFolder::Find(flags.a));
-  APOGEE_ASSIGN_OR_RETURN(const auto b, RunFolder::Find(flags.b));
+  APOGEE_ASSIGN_OR_RETURN(const auto a, report::RunFolder::Find(flags.a));
+  APOGEE_ASSIGN_OR_RETURN(const auto b, report::RunFolder::Find(flags.b));
   if (a && b) return DiffRuns(*a, *b, flags.limit, std::cout);
   if (!a && !b) return DiffStores(flags);
   const std::string &run = a ? flags.a : flags.b, &other = a ? flags.b : flags.a;

@@ -6,11 +6,18 @@
 #include <sstream>
 
 #include "apogee/core/text/printable.h"
+#include "apogee/report/files/metrics_rows.h"
 #include "apogee/tools/diff_tensors.h"
-#include "apogee/tools/metrics_rows.h"
 
 namespace apogee::tools {
 namespace {
+
+using report::FormatValue;
+using report::kMetricsFields;
+using report::MetricsRow;
+using report::MetricsRows;
+using report::RunFolder;
+using report::SameValue;
 
 // Counts of steps, and the step at which the runs begin to differ.
 struct Steps {
@@ -96,7 +103,7 @@ absl::StatusOr<Steps> DiffRows(const std::string& path_a, const std::string& pat
 
 absl::StatusOr<Steps> DiffRowsOf(const std::string& name, const RunFolder& a, const RunFolder& b,
                                  std::ostream& out) {
-  const std::string path_a = a.RowsPath(name), path_b = b.RowsPath(name);
+  const std::string path_a = a.PathOf(name), path_b = b.PathOf(name);
   if (path_a.empty() || path_b.empty()) {
     if (path_a.empty() && path_b.empty()) return Steps();
     out << name << ": only in " << Printable((path_a.empty() ? b : a).path()) << "\n";

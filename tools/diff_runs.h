@@ -13,11 +13,11 @@
 
 #include <ostream>
 
-#include "apogee/tools/run_folder.h"
+#include "apogee/report/files/run_folder.h"
 
 namespace apogee::tools {
 
-absl::StatusOr<bool> DiffRuns(const RunFolder& a, const RunFolder& b, int64_t limit,
+absl::StatusOr<bool> DiffRuns(const report::RunFolder& a, const report::RunFolder& b, int64_t limit,
                               std::ostream& out);
 
 }  // namespace apogee::tools

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <string>
 
-#include "apogee/tools/metrics_rows.h"
+#include "apogee/report/files/metrics_rows.h"
 
 namespace {
 
-using apogee::tools::MetricsRow;
-using apogee::tools::MetricsRows;
+using apogee::report::MetricsRow;
+using apogee::report::MetricsRows;
 
 class TextFile final : public apogee::checkpoint::ReadableFile {
  public:
@@ -44,14 +44,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string text = "{\"step\":" + std::to_string(last);
     for (size_t i = 0; i < (*row)->values.size(); ++i) {
       if (!(*row)->values[i]) continue;
-      text += std::string(",\"") + apogee::tools::kMetricsFields[i] +
-              "\":" + apogee::tools::FormatValue((*row)->values[i]);
+      text += std::string(",\"") + apogee::report::kMetricsFields[i] +
+              "\":" + apogee::report::FormatValue((*row)->values[i]);
     }
     MetricsRows again = Rows(text + "}\n");
     const auto same = again.Next();
     if (!same.ok() || !*same || (*same)->step != last) __builtin_trap();
     for (size_t i = 0; i < (*row)->values.size(); ++i) {
-      if (!apogee::tools::SameValue((*row)->values[i], (**same).values[i])) __builtin_trap();
+      if (!apogee::report::SameValue((*row)->values[i], (**same).values[i])) __builtin_trap();
     }
   }
 }

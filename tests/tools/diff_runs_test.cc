@@ -202,9 +202,8 @@ TEST_F(DiffRunsTest, DamagedCheckpointsArePassedOver) {
 TEST_F(DiffRunsTest, DamagedRows) {
   const std::string good = "{\"step\":1,\"loss\":1}\n";
   const std::string path = dir_ / "a/metrics.jsonl";
-  EXPECT_EQ(
-      DiffRows(good + "{\"step\":2,\"loss\":null,\"memory\":{\"a\":[1,{}]},\"x\":\"\"}\n").out,
-      "metrics.jsonl: equal up to step 2 (2 in both)\n");
+  EXPECT_EQ(DiffRows(good + "{\"step\":2,\"loss\":null,\"more\":{\"a\":[1,{}]},\"x\":\"\"}\n").out,
+            "metrics.jsonl: equal up to step 2 (2 in both)\n");
   for (const auto& [line, problem] : std::vector<std::pair<std::string, std::string>>{
            {"{\"step\":2,\"loss\":1", "it has no end"},
            {"{\"step\":2,\"loss\":1\n", "byte 18: "},

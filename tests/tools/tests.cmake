@@ -33,6 +33,9 @@ if(TARGET apogee_command)
   apogee_test(ALONE NAME tools_diff_runs_test SRCS tools/diff_runs_test.cc LAYERS booster)
   target_compile_definitions(tools_diff_runs_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
   add_dependencies(tools_diff_runs_test apogee_command)
+  apogee_test(ALONE NAME tools_report_test SRCS tools/report_test.cc LAYERS core)
+  target_compile_definitions(tools_report_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
+  add_dependencies(tools_report_test apogee_command)
   apogee_test(ALONE NAME tools_reshard_test SRCS tools/reshard_test.cc LAYERS checkpoint)
   target_compile_definitions(tools_reshard_test PRIVATE
                              APOGEE_COMMAND="$<TARGET_FILE:apogee_command>"

@@ -10,8 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <map>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -43,10 +44,35 @@ inline std::string UnescapeXml(const std::string& text) {
   return plain;
 }
 
+// Reads the inside of a tag: a name, then attributes in double quotes, each after one blank. False
+// if it is none. `closed`: it ends with a slash.
+inline bool ReadTag(const std::string& tag, XmlElement& element, bool& closed) {
+  const auto name_at = [&tag](size_t at, const std::string& more) {
+    size_t end = at;
+    while (end < tag.size() && (std::isalnum(static_cast<unsigned char>(tag[end])) != 0 ||
+                                more.find(tag[end]) != std::string::npos)) {
+      ++end;
+    }
+    return tag.substr(at, end - at);
+  };
+  element.name = name_at(0, "");
+  size_t at = element.name.size();
+  while (at < tag.size() && tag[at] == ' ') {
+    const std::string name = name_at(at + 1, ":-");
+    const size_t begin = at + 1 + name.size() + 2;
+    if (name.empty() || tag.compare(begin - 2, 2, "=\"") != 0) return false;
+    const size_t end = tag.find('"', begin);
+    if (end == std::string::npos) return false;
+    const std::string value = UnescapeXml(tag.substr(begin, end - begin));
+    EXPECT_TRUE(element.attributes.emplace(name, value).second) << tag;
+    at = end + 1;
+  }
+  closed = tag.substr(at) == "/";
+  return !element.name.empty() && (closed || at == tag.size());
+}
+
 // The elements in the order in which they begin.
 inline std::vector<XmlElement> ParseXml(const std::string& document) {
-  static const std::regex kTag(R"re(([A-Za-z]+)((?: [A-Za-z0-9:-]+="[^"]*")*)(/?))re");
-  static const std::regex kAttribute(R"re( ([A-Za-z0-9:-]+)="([^"]*)")re");
   std::vector<XmlElement> elements;
   std::vector<size_t> open;
   size_t at = document.starts_with("<?xml") ? document.find("?>") + 2 : 0;
@@ -67,19 +93,14 @@ inline std::vector<XmlElement> ParseXml(const std::string& document) {
       if (!open.empty()) open.pop_back();
       continue;
     }
-    std::smatch match;
-    if (!std::regex_match(tag, match, kTag)) {
+    XmlElement element;
+    bool closed = false;
+    if (!ReadTag(tag, element, closed)) {
       ADD_FAILURE() << "not a tag: <" << tag << ">";
       continue;
     }
     EXPECT_TRUE(!open.empty() || elements.empty()) << "a second root: " << tag;
-    XmlElement element{.name = match[1], .attributes = {}, .text = {}};
-    const std::string attributes = match[2];
-    for (std::sregex_iterator it(attributes.begin(), attributes.end(), kAttribute), none;
-         it != none; ++it) {
-      EXPECT_TRUE(element.attributes.emplace((*it)[1], UnescapeXml((*it)[2])).second) << tag;
-    }
-    if (match[3].length() == 0) open.push_back(elements.size());
+    if (!closed) open.push_back(elements.size());
     elements.push_back(std::move(element));
   }
   EXPECT_TRUE(open.empty() && !elements.empty()) << "elements that do not end";

@@ -11,27 +11,36 @@
 // it is skipped and counted: earlier versions wrote such rows when a finished run was run again.
 //
 // Errors: NotFound for a missing file; DataLoss that names the file and the line.
-#ifndef APOGEE_TOOLS_METRICS_ROWS_H_
-#define APOGEE_TOOLS_METRICS_ROWS_H_
+#ifndef APOGEE_REPORT_FILES_METRICS_ROWS_H_
+#define APOGEE_REPORT_FILES_METRICS_ROWS_H_
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "apogee/checkpoint/files/file_system.h"
 
-namespace apogee::tools {
+namespace apogee::report {
 
-// The fields that a run computes. Time and memory are not compared.
+// The fields that a run computes. Two runs can be compared by them.
 inline constexpr std::array<const char*, 4> kMetricsFields = {"loss", "lr", "grad_norm", "tokens"};
+// The fields that are measured: they differ from run to run. share_of_peak: of the device's peak
+// operations per second, from 0 to 1.
+inline constexpr std::array<const char*, 3> kMeasuredFields = {"tokens_per_s", "seconds",
+                                                               "share_of_peak"};
 inline constexpr size_t kMaxLineBytes = size_t{64} << 10;
 
 struct MetricsRow {
   int64_t step = 0;
   // In the order of kMetricsFields. NaN for null; nullopt if the row has no such field.
   std::array<std::optional<double>, kMetricsFields.size()> values;
+  // The same, of kMeasuredFields.
+  std::array<std::optional<double>, kMeasuredFields.size()> measured = {};
+  // The object "memory": bytes by name.
+  std::map<std::string, double> memory = {};
 };
 
 // The shortest text that reads back as the same number; "null" for NaN, "nothing" for nullopt.
@@ -66,6 +75,6 @@ class MetricsRows {
   int64_t first_repeated_ = 0;
 };
 
-}  // namespace apogee::tools
+}  // namespace apogee::report
 
-#endif  // APOGEE_TOOLS_METRICS_ROWS_H_
+#endif  // APOGEE_REPORT_FILES_METRICS_ROWS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/tools/run_folder.h"
+#include "apogee/report/files/run_folder.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 #include "apogee/checkpoint/format/manifest.h"
 #include "apogee/checkpoint/hf/hf_weights.h"
 
-namespace apogee::tools {
+namespace apogee::report {
 namespace {
 
 using checkpoint::JoinPath;
@@ -42,8 +42,8 @@ absl::StatusOr<std::optional<RunFolder>> RunFolder::Find(const std::string& path
   return run;
 }
 
-std::string RunFolder::RowsPath(const std::string& name) const {
+std::string RunFolder::PathOf(const std::string& name) const {
   return Has(names_, name) ? JoinPath(path_, name) : "";
 }
 
-}  // namespace apogee::tools
+}  // namespace apogee::report

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/tools/metrics_rows.h"
+#include "apogee/report/files/metrics_rows.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "apogee/core/text/json_reader.h"
 
-namespace apogee::tools {
+namespace apogee::report {
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{64} << 10;
@@ -33,22 +34,26 @@ class RowHandler final : public JsonHandler {
     row.step = static_cast<int64_t>(value);
     return true;
   }
-  bool StartObject() override { return depth_ == 0 ? ++depth_ > 0 : Open("an object"); }
+  bool StartObject() override {
+    if (depth_ == 0 || (depth_ == 1 && in_memory_)) return ++depth_ > 0;
+    return Open("an object");
+  }
   bool StartList() override { return Open("a list"); }
   bool EndObject() override { return --depth_ >= 0; }
   bool EndList() override { return --depth_ >= 0; }
   bool Key(std::string& key) override {
+    if (depth_ == 2 && in_memory_) {
+      memory_key_ = key;
+      return !row.memory.contains(key) || Fail("\"memory." + key + "\" is given twice");
+    }
     if (depth_ != 1) return true;
-    field_ = kMetricsFields.size();
+    field_ = nullptr;
     is_step_ = key == "step";
     if (is_step_ && has_step) return Fail("\"step\" is given twice");
     has_step = has_step || is_step_;
-    for (size_t i = 0; i < kMetricsFields.size(); ++i) {
-      if (key != kMetricsFields[i]) continue;
-      if (row.values[i]) return Fail("\"" + key + "\" is given twice");
-      field_ = i;
-    }
-    return true;
+    in_memory_ = key == "memory";
+    if (in_memory_ && std::exchange(has_memory_, true)) return Fail("\"memory\" is given twice");
+    return Find(key, kMetricsFields, row.values) && Find(key, kMeasuredFields, row.measured);
   }
 
   MetricsRow row;
@@ -60,20 +65,35 @@ class RowHandler final : public JsonHandler {
     problem = what;
     return false;
   }
+  // Lets field_ point to the value of `key`, if `names` have it.
+  template <size_t kCount>
+  bool Find(const std::string& key, const std::array<const char*, kCount>& names,
+            std::array<std::optional<double>, kCount>& values) {
+    for (size_t i = 0; i < kCount; ++i) {
+      if (key != names[i]) continue;
+      if (values[i]) return Fail("\"" + key + "\" is given twice");
+      field_ = &values[i];
+      name_ = names[i];
+    }
+    return true;
+  }
   // `what` names the kind of value, for the message if it is in place of the step.
   bool Value(double value, const char* what) {
     if (depth_ == 0) return Fail("a row must be an object");
+    if (depth_ == 2 && in_memory_) row.memory[memory_key_] = value;
     if (depth_ > 1) return true;
     if (is_step_) return Fail(std::string("\"step\" is ") + what);
-    if (field_ < kMetricsFields.size()) row.values[field_] = value;
+    if (in_memory_) return Fail("\"memory\" is no object");
+    if (field_ != nullptr) *field_ = value;
     return true;
   }
   bool Other(const char* what) {
     if (depth_ == 0) return Fail("a row must be an object");
+    if (depth_ == 2 && in_memory_) return Fail("\"memory." + memory_key_ + "\" is " + what);
     if (depth_ > 1) return true;
     if (is_step_) return Fail(std::string("\"step\" is ") + what);
-    if (field_ == kMetricsFields.size()) return true;
-    return Fail(std::string("\"") + kMetricsFields[field_] + "\" is " + what);
+    if (in_memory_) return Fail(std::string("\"memory\" is ") + what);
+    return field_ == nullptr || Fail(std::string("\"") + name_ + "\" is " + what);
   }
   bool Open(const char* what) {
     if (!Other(what)) return false;
@@ -82,8 +102,10 @@ class RowHandler final : public JsonHandler {
   }
 
   int depth_ = 0;
-  bool is_step_ = false;
-  size_t field_ = kMetricsFields.size();
+  bool is_step_ = false, in_memory_ = false, has_memory_ = false;
+  std::optional<double>* field_ = nullptr;  // in the row; null: a field that is not read
+  const char* name_ = "";                   // of field_
+  std::string memory_key_;
 };
 
 }  // namespace
@@ -172,4 +194,4 @@ absl::StatusOr<std::optional<MetricsRow>> MetricsRows::Next() {
   }
 }
 
-}  // namespace apogee::tools
+}  // namespace apogee::report

@@ -9,8 +9,8 @@
 //
 // A checkpoint counts as valid if its manifest parses and its files have the recorded sizes.
 // Digests are checked only when it is read.
-#ifndef APOGEE_TOOLS_RUN_FOLDER_H_
-#define APOGEE_TOOLS_RUN_FOLDER_H_
+#ifndef APOGEE_REPORT_FILES_RUN_FOLDER_H_
+#define APOGEE_REPORT_FILES_RUN_FOLDER_H_
 
 #include <cstdint>
 #include <map>
@@ -20,7 +20,7 @@
 
 #include "apogee/core/status.h"
 
-namespace apogee::tools {
+namespace apogee::report {
 
 class RunFolder {
  public:
@@ -29,8 +29,8 @@ class RunFolder {
   static absl::StatusOr<std::optional<RunFolder>> Find(const std::string& path);
 
   const std::string& path() const { return path_; }
-  // The path of the file of rows `name`; "" if the run has none.
-  std::string RowsPath(const std::string& name) const;
+  // The path of `name` in the folder; "" if the run has no such file.
+  std::string PathOf(const std::string& name) const;
   // The valid checkpoints: step to path.
   const std::map<int64_t, std::string>& checkpoints() const { return checkpoints_; }
   // The reasons why the other checkpoints are not valid.
@@ -43,6 +43,6 @@ class RunFolder {
   std::vector<std::string> rejected_;
 };
 
-}  // namespace apogee::tools
+}  // namespace apogee::report
 
-#endif  // APOGEE_TOOLS_RUN_FOLDER_H_
+#endif  // APOGEE_REPORT_FILES_RUN_FOLDER_H_
