@@ -4,20 +4,30 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <optional>
 
+#include "apogee/booster/run_lock.h"
 #include "apogee/core/blocking_waits.h"
 #include "apogee/core/process/standard_descriptors.h"
 #include "apogee/core/process/standard_output.h"
 #include "apogee/core/text/printable.h"
 #include "apogee/driver/checkpoints.h"
+#include "apogee/driver/counted_groups.h"
 #include "apogee/driver/trace_file.h"
+#include "apogee/report/report.h"
 
 namespace apogee::driver {
 namespace {
 
 int Launch(RunFlags& flags, const Program& program) {
-  int exit_code = 0;  // rank 0's
+  int exit_code = 0;           // rank 0's
+  bool writes_report = false;  // in rank 0's process
+  // A trace in the run's folder is for its report.
+  const bool trace_in_out =
+      !flags.trace.empty() && !flags.out.empty() &&
+      std::filesystem::path(flags.trace).parent_path() == std::filesystem::path(flags.out);
+  if (trace_in_out) OkOrThrow(MakeOutputFolder(flags.out));
   TraceFile trace(flags.trace);
   const Corpus corpus = program.load ? program.load() : ValueOrThrow(LoadCorpus(flags));
   flags.SettleEpochs(corpus.epoch_samples);
@@ -31,10 +41,19 @@ int Launch(RunFlags& flags, const Program& program) {
                           .flight_record_dir = flags.flight_records,
                           .trace = trace.get()},
                          [&](comm::World& world) {
-                           const int code = program.train({world, corpus, start});
-                           if (world.rank() == 0) exit_code = code;
+                           const CountedGroups groups(world);
+                           const int code = program.train({groups.world(), corpus, start, &groups});
+                           if (world.rank() != 0) return;
+                           exit_code = code;
+                           writes_report = flags.report;
                          }));
   trace.Write();
+  // After the trace, which it draws.
+  if (writes_report) {
+    const std::string page = flags.out + "/" + report::kReportName;
+    OkOrThrow(report::WriteReport({flags.out}, page));
+    std::printf("report: %s\n", Printable(page).c_str());
+  }
   if (program.finish) program.finish();
   return exit_code;
 }

@@ -26,11 +26,14 @@
 
 namespace apogee::driver {
 
+class CountedGroups;
+
 // The arguments of a rank.
 struct Rank {
   const comm::World& world;
   const Corpus& corpus;
-  const ProcessMemory& start;  // of the process before launch
+  const ProcessMemory& start;             // of the process before launch
+  const CountedGroups* groups = nullptr;  // those of the world; null: traffic is not counted
 };
 
 // The parts that a program writes itself.

@@ -114,12 +114,16 @@ void DeclareCheckpoints(CommandLine& line, CheckpointFlags& f) {
 
 void DeclareReport(CommandLine& line, const RunFlagSet& set, RunFlags& f) {
   line.Group("Report");
-  line.AddText("--out", f.out,
-               "Folder for metrics.jsonl, train.log and TensorBoard events; default: no files");
+  line.AddText(
+      "--out", f.out,
+      "Folder for metrics.jsonl, train.log, run.json and TensorBoard events; default: no files");
   line.AddCount("--log-every", f.log_every, "Steps between two lines that stay on the terminal");
   line.AddText("--trace", f.trace,
                "Write a timeline of all ranks to this file, for ui.perfetto.dev; it is in memory "
-               "until the run ends, so use it for short runs");
+               "until the run ends, so use it for short runs. OUT/trace.json is drawn by --report");
+  line.AddSwitch("--report", f.report,
+                 "Write OUT/report.html at the end: charts, memory, layout, traffic and notes of "
+                 "the run, as `apogee report` does");
   line.AddSwitch("--print-events", f.print_events,
                  "Print every event of a step on rank 0: gradients that are ready, reductions, the "
                  "decision, gathers");
@@ -199,6 +203,7 @@ void RunFlags::Settle(const CommandLine& line) {
   FillOptions(filled);
   if (epochs == 0) FillOptions(*this);
   CheckCheckpoints(line, checkpoints, out);
+  if (report && out.empty()) Throw("--report needs --out: the page goes to OUT/report.html");
   // Small instances report unsupported settings best.
   filled.MakeSchedule();
   filled.MakeOptimizer({std::make_shared<autograd::Parameter>(

@@ -75,7 +75,8 @@ struct RunFlags : DataFlags {
   std::string flight_records;  // empty: none
 
   CheckpointFlags checkpoints;
-  std::string trace;  // empty: none
+  std::string trace;    // empty: none
+  bool report = false;  // write OUT/report.html at the end
   bool print_events = false;
   int64_t log_every = 100;
   std::string prompt = "In the beginning";

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "apogee/booster/metrics/line_file.h"
@@ -11,6 +13,7 @@
 #include "apogee/core/trace/step_log.h"
 #include "apogee/data/sampler.h"
 #include "apogee/driver/checkpoints.h"
+#include "apogee/driver/counted_groups.h"
 #include "apogee/driver/generate.h"
 #include "apogee/driver/reports.h"
 #include "apogee/driver/validate.h"
@@ -20,9 +23,13 @@ namespace apogee::driver {
 
 TextRun::TextRun(const Rank& rank, const RunFlags& flags, Booster& booster, const Plugin& plugin,
                  RunConfig::Texts settings)
-    : rank_(rank), flags_(flags), booster_(booster), plugin_(plugin) {
+    : rank_(rank),
+      flags_(flags),
+      config_(flags.Config(std::move(settings))),
+      booster_(booster),
+      plugin_(plugin) {
   booster.TraceTo(rank.world.trace(), rank.world.rank());
-  booster.set_run_config(flags.Config(std::move(settings)));
+  booster.set_run_config(config_);
 }
 
 TextRun::~TextRun() = default;
@@ -71,6 +78,13 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
     OkOrThrow(ValueOrThrow(LineFile::Create(flags_.out + "/tokenizer.json"))
                   ->Append(rank_.corpus.tokenizer_json));
   }
+  if (world.rank() == 0 && !flags_.out.empty()) {
+    std::error_code none;
+    for (const char* name : report::kOptionalFiles) {
+      if (done == 0) std::filesystem::remove(flags_.out + "/" + name, none);
+    }
+    WriteRecord(description);
+  }
   if (!rank_.corpus.notice.empty()) Note("note: " + rank_.corpus.notice);
   Note("text: " + rank_.corpus.description);
   Note("model: " + description.model + ", " + FormatThousands(description.num_parameters) +
@@ -110,7 +124,39 @@ bool TextRun::AfterStep() {
   }
   const bool leave = checkpoints_->AfterStep(event_.step, stop_);
   TellCheckpointNotes();
+  if (metrics_ != nullptr && rank_.groups != nullptr && !flags_.out.empty()) {
+    CountTraffic(/*is_last=*/leave || event_.step == flags_.steps);
+  }
   return leave;
+}
+
+void TextRun::WriteRecord(const RunDescription& description) const {
+  report::RunRecord record{.model = description.model,
+                           .parameters = description.num_parameters,
+                           .ranks = rank_.world.size(),
+                           .plugin = plugin_.name(),
+                           .options = config_.settings};
+  record.options.insert(config_.identity.begin(), config_.identity.end());
+  for (const auto& [key, value] : flags_.optimizer_options) record.options["optim." + key] = value;
+  record.options["batch"] = std::to_string(flags_.batch);
+  record.options["block"] = std::to_string(flags_.block);
+  record.options["precision"] = Name(flags_.training.precision);
+  record.options["seed"] = std::to_string(flags_.seed);
+  const auto file = ValueOrThrow(LineFile::Create(flags_.out + "/run.json"));
+  OkOrThrow(file->Append(ToJson(record)));
+}
+
+void TextRun::CountTraffic(bool is_last) {
+  if (first_traffic_ == nullptr) {
+    first_step_ = event_.step;
+    first_traffic_ =
+        std::make_unique<report::TrafficRecord>(rank_.groups->Count(plugin_.gather_group()));
+  } else if (is_last) {
+    const report::TrafficRecord record = CountedBetween(
+        *first_traffic_, rank_.groups->Count(plugin_.gather_group()), event_.step - first_step_);
+    const auto file = ValueOrThrow(LineFile::Create(flags_.out + "/traffic.json"));
+    OkOrThrow(file->Append(ToJson(record)));
+  }
 }
 
 void TextRun::Validate() {

@@ -35,7 +35,10 @@
 
 namespace apogee {
 class StepLog;
+namespace report {
+struct TrafficRecord;
 }
+}  // namespace apogee
 
 namespace apogee::driver {
 
@@ -91,10 +94,14 @@ class TextRun {
   int exit_code() const;
 
  private:
+  // Writes run.json, for reports.
+  void WriteRecord(const RunDescription& description) const;
+  void CountTraffic(bool is_last);
   void TellCheckpointNotes();
 
   const Rank rank_;
   const RunFlags& flags_;
+  const RunConfig config_;
   Booster& booster_;
   const Plugin& plugin_;
   std::unique_ptr<Boosted> boosted_;
@@ -105,6 +112,9 @@ class TextRun {
   std::unique_ptr<StepLog> log_;            // on rank 0, with --print-events
   Subscription log_listens_;
   StepEvent event_;
+  // On rank 0, after the first step; null before it.
+  std::unique_ptr<report::TrafficRecord> first_traffic_;
+  int64_t first_step_ = 0;
   std::array<double, 2> stop_ = {};  // StopSignals, summed over the ranks
 };
 

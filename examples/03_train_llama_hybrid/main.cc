@@ -45,7 +45,8 @@ void Declare(driver::CommandLine& line, Flags& flags) {
                 "gradients, 3 also parameters",
                 0);
   line.AddText("--plan-svg", flags.plan_svg,
-               "Draw which rank holds which part of each parameter to this file");
+               "Draw which rank holds which part of each parameter to this file; with --report: to "
+               "OUT/shard_map.svg");
 }
 
 // Checks the flags together. boost reports a --tp-size that does not divide --ranks, together with
@@ -56,6 +57,7 @@ void Settle(Flags& flags) {
   const comm::World one(0, 1, CpuContext(), nullptr);
   const HybridParallelPlugin plugin(one, flags.training, flags.parallel);
   flags.CheckReplicas(flags.parallel.tp_size, "--ranks and --tp-size");
+  if (flags.report && flags.plan_svg.empty()) flags.plan_svg = flags.out + "/shard_map.svg";
 }
 
 void DrawPlan(const Boosted& boosted, const comm::World& world, const Flags& flags) {
@@ -87,10 +89,10 @@ int Train(const driver::Rank& rank, const Flags& flags) {
       {{"tp_size", std::to_string(tp_size)}, {"zero_stage", std::to_string(stage)}});
   Boosted boosted = booster.boost(model, *optimizer,
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
-  DrawPlan(boosted, rank.world, flags);
   // Ranks of one tensor-parallel group read the same samples; the replicas divide each batch.
   const std::string layout = driver::DescribeMesh(rank.world, flags.parallel);
   if (!run.Start(boosted, scheduler, {"Llama", num_parameters, layout})) return 0;
+  DrawPlan(boosted, rank.world, flags);
 
   const Accumulation window = booster.accumulate(flags.accumulate);
   for (auto& samples : run.samples()) {

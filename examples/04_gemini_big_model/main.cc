@@ -55,7 +55,8 @@ void Declare(driver::CommandLine& line, Flags& flags) {
   line.AddCount("--chunk-bytes", flags.training.bucket_bytes,
                 "Size of the chunks in which parameters are gathered and offloaded, in bytes");
   line.AddText("--map-svg", flags.map_svg,
-               "Draw when each chunk was whole on the device to this file");
+               "Draw when each chunk was whole on the device to this file; with --report: to "
+               "OUT/chunk_map.svg");
 }
 
 // The device budget of auto placement is a part of what the model needs.
@@ -73,6 +74,7 @@ void Settle(Flags& flags) {
       nullptr, flags.training,
       {.placement = PlacementFor(flags, nn::Gpt2(flags.model).num_parameters())});
   flags.CheckBatch(flags.ranks, "--ranks");
+  if (flags.report && flags.map_svg.empty()) flags.map_svg = flags.out + "/chunk_map.svg";
 }
 
 // Every rank runs this; returns the program's exit code.

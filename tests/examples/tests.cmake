@@ -15,6 +15,16 @@ if(TARGET 01_train_gpt)
                              APOGEE_TRAIN_GPT="$<TARGET_FILE:01_train_gpt>")
   add_dependencies(examples_run_folder_test 01_train_gpt)
 
+  if(TARGET 03_train_llama_hybrid AND TARGET 04_gemini_big_model AND TARGET 05_train_3d)
+    apogee_test(ALONE NAME examples_report_test SRCS examples/report_test.cc LAYERS report TIMEOUT 300 LABELS threads)
+    target_compile_definitions(examples_report_test PRIVATE
+                               APOGEE_TRAIN_GPT="$<TARGET_FILE:01_train_gpt>"
+                               APOGEE_TRAIN_LLAMA_HYBRID="$<TARGET_FILE:03_train_llama_hybrid>"
+                               APOGEE_GEMINI_BIG_MODEL="$<TARGET_FILE:04_gemini_big_model>"
+                               APOGEE_TRAIN_3D="$<TARGET_FILE:05_train_3d>")
+    add_dependencies(examples_report_test 01_train_gpt 03_train_llama_hybrid 04_gemini_big_model 05_train_3d)
+  endif()
+
   apogee_test(ALONE NAME examples_hostile_checkpoints_test SRCS examples/hostile_checkpoints_test.cc LAYERS core
               TIMEOUT 300 LABELS hostile)
   target_compile_definitions(examples_hostile_checkpoints_test PRIVATE
