@@ -12,7 +12,8 @@ double Accumulation::loss() const {
                " micro-batches have run; ask after the last one, when is_complete()");
   double sum = 0;
   for (const Tensor& loss : window_->losses) {
-    if (loss.defined()) sum += loss.Item();  // a pipeline without a criterion has none
+    // A pipeline without a criterion has none, and a dry run has not computed it.
+    if (loss.defined() && !loss.context()->is_dry()) sum += loss.Item();
   }
   return sum;
 }

@@ -272,6 +272,8 @@ class Booster : private StepListener {
   // Runs the body of a public method.
   template <typename Body>
   auto InCall(const char* call, const Body& body);
+  // Whether this is a dry run (plan/dry_run.h). Saves then write nothing.
+  bool IsDry() const;
   // What saves and loads work on. For calls that CheckBoosted let pass.
   TrainingParts Parts();
 

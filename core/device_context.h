@@ -28,9 +28,9 @@ using ContextPtr = std::shared_ptr<DeviceContext>;
 class DeviceContext {
  public:
   // `kernels` must outlive the context (the backends' tables are constants). `host`: the same
-  // rank's context of CPU memory; null if this context is on the CPU.
+  // rank's context of CPU memory; null if this context is on the CPU. `dry`: see is_dry().
   DeviceContext(Device device, std::unique_ptr<Allocator> allocator, const KernelTable& kernels,
-                int num_threads, ContextPtr host = nullptr);
+                int num_threads, ContextPtr host = nullptr, bool dry = false);
   virtual ~DeviceContext() = default;
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
@@ -52,6 +52,12 @@ class DeviceContext {
   const KernelTable& kernels() const { return kernels_; }
   // Threads that this rank's CPU loops use.
   int num_threads() const { return num_threads_; }
+  // A dry context prices a run: shapes, allocations and the ledger are those of a run, but the
+  // loops of kernels do not run, and large blocks take no memory. Values computed by kernels are
+  // arbitrary. Values written by the host stay right in tensors of at most kDryNumel elements, so
+  // that ranks can still agree on options, shapes and presence.
+  bool is_dry() const { return dry_; }
+  static constexpr int64_t kDryNumel = 16 << 10;
 
   // Not null while work is captured into a graph instead of being run: ops then report to the
   // recorder, and values cannot be read. Backends set it.
@@ -66,6 +72,7 @@ class DeviceContext {
   const KernelTable& kernels_;
   int num_threads_;
   ContextPtr host_;
+  bool dry_;
   std::atomic<GraphRecorder*> recorder_ = nullptr;
 };
 

@@ -45,13 +45,6 @@ bool IsModelData(MemoryCategory category) {
          category == MemoryCategory::kOptimizerState;
 }
 
-// Null if the system has no more memory.
-void* Map(int64_t bytes) {
-  void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return mapped == MAP_FAILED ? nullptr : mapped;
-}
-
 }  // namespace
 
 int64_t MemoryLedger::live_bytes(MemoryCategory category) const {
@@ -81,6 +74,11 @@ int64_t MemoryLedger::peak_reserved_bytes() const {
 int64_t MemoryLedger::num_allocations() const {
   std::lock_guard lock(mutex_);
   return num_allocations_;
+}
+
+MemoryFigures MemoryLedger::figures() const {
+  std::lock_guard lock(mutex_);
+  return {live_, peak_, peak_total_, slack_, peak_reserved_};
 }
 
 int64_t MemoryLedger::model_data_bytes() const {
@@ -173,12 +171,24 @@ int64_t CpuAllocator::RoundUp(int64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// Null if the system has no more memory.
+void* CpuAllocator::Map(int64_t bytes) const {
+  const int uncounted = dry_ ? MAP_NORESERVE : 0;
+  void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | uncounted, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  // A write of a few bytes must not take a whole huge page.
+  if (dry_) madvise(mapped, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
+  return mapped;
+}
+
 void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
   APOGEE_CHECK(bytes >= 0, "allocate: negative size ", bytes);
   const int64_t rounded = RoundUp(bytes);
   void* block = nullptr;
   if (rounded < kCachedBytes) {
     block = std::aligned_alloc(kAlignment, static_cast<size_t>(rounded));
+    if (dry_ && block != nullptr) std::memset(block, 0, static_cast<size_t>(rounded));
   } else {
     const bool model_data = IsModelData(category);
     block = TakeCached(rounded, model_data);
@@ -189,7 +199,7 @@ void* CpuAllocator::Allocate(int64_t bytes, MemoryCategory category) {
         ReleaseCache();  // cached blocks of other sizes may make room
         block = Map(rounded);
       }
-      if (block != nullptr && rounded >= kHugeBytes) {
+      if (block != nullptr && rounded >= kHugeBytes && !dry_) {
         // With huge pages, loops that stream through memory have fewer TLB misses. The system may
         // refuse; nothing else depends on it.
         madvise(block, static_cast<size_t>(rounded), MADV_HUGEPAGE);
@@ -245,7 +255,7 @@ void CpuAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
   const int64_t rounded = RoundUp(bytes);
 #ifndef NDEBUG
   // A use after free then reads NaN instead of the old values.
-  std::memset(block, kPoison, static_cast<size_t>(bytes));
+  if (!dry_) std::memset(block, kPoison, static_cast<size_t>(bytes));
 #endif
   ledger_.Remove(category, bytes);
   if (rounded < kCachedBytes) {

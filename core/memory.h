@@ -38,6 +38,15 @@ inline constexpr int kNumMemoryCategories = 7;
 // "checkpoint".
 const char* MemoryCategoryName(MemoryCategory category);
 
+// A ledger at one moment, for reports and comparisons.
+struct MemoryFigures {
+  std::array<int64_t, kNumMemoryCategories> live_bytes{};
+  std::array<int64_t, kNumMemoryCategories> peak_bytes{};
+  int64_t peak_total_bytes = 0;
+  int64_t slack_bytes = 0;
+  int64_t peak_reserved_bytes = 0;
+};
+
 // Counts of one rank on one device. All figures are bytes.
 class MemoryLedger {
  public:
@@ -51,6 +60,7 @@ class MemoryLedger {
   // Highest live_total + slack: the most memory taken from the operating system.
   int64_t peak_reserved_bytes() const;
   int64_t num_allocations() const;
+  MemoryFigures figures() const;
   // Model data: parameters, gradients and optimizer states.
   int64_t model_data_bytes() const;
   int64_t peak_model_data_bytes() const;
@@ -110,6 +120,9 @@ class CpuAllocator : public Allocator {
   // dtype, so a use after free shows.
   static constexpr int kPoison = 0xff;
 
+  // `dry`: the blocks are for a dry context (core/device_context.h). They are counted, rounded and
+  // cached as ever, but begin as zeros, and pages that nobody writes take no memory.
+  explicit CpuAllocator(bool dry = false) : dry_(dry) {}
   ~CpuAllocator() override;
   void* Allocate(int64_t bytes, MemoryCategory category) override;
   void Free(void* block, int64_t bytes, MemoryCategory category) override;
@@ -121,12 +134,14 @@ class CpuAllocator : public Allocator {
 
   // At most 1/8 above the request for large blocks, so that nearby shapes share blocks.
   static int64_t RoundUp(int64_t bytes);
+  void* Map(int64_t bytes) const;
   void* TakeCached(int64_t rounded, bool model_data);
   void Unmap(Cache& cache);
   // Returns the cached blocks of model data to the system if, with `bytes` more, they would exceed
   // the limit of model data.
   void TrimModelData(int64_t bytes);
 
+  const bool dry_;
   std::mutex mutex_;
   Cache cache_, model_data_cache_;
   int64_t model_data_cached_ = 0;

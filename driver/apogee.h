@@ -148,6 +148,7 @@
 #include "apogee/optim/step/step_gate.h"
 #include "apogee/optim/traits.h"
 #include "apogee/pictures/maps.h"
+#include "apogee/plan/dry_run.h"
 #include "apogee/plugins/data_parallel.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"

@@ -13,7 +13,8 @@
 #include "apogee/core/process/standard_output.h"
 #include "apogee/core/text/printable.h"
 #include "apogee/driver/checkpoints.h"
-#include "apogee/driver/counted_groups.h"
+#include "apogee/driver/records/counted_groups.h"
+#include "apogee/driver/records/run_plan.h"
 #include "apogee/driver/trace_file.h"
 #include "apogee/report/report.h"
 
@@ -32,21 +33,23 @@ int Launch(RunFlags& flags, const Program& program) {
   const Corpus corpus = program.load ? program.load() : ValueOrThrow(LoadCorpus(flags));
   flags.SettleEpochs(corpus.epoch_samples);
   const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
+  const RunPlan plan = PlanRun(flags, program.train, corpus, start);
   if (flags.checkpoints.save_every > 0) CatchStopSignals();
-  OkOrThrow(comm::launch({.num_ranks = flags.ranks,
-                          .threads_per_rank = flags.threads_per_rank,
-                          .device = flags.device,
-                          .comm = flags.backend,
-                          .timeout_seconds = flags.timeout_seconds,
-                          .flight_record_dir = flags.flight_records,
-                          .trace = trace.get()},
-                         [&](comm::World& world) {
-                           const CountedGroups groups(world);
-                           const int code = program.train({groups.world(), corpus, start, &groups});
-                           if (world.rank() != 0) return;
-                           exit_code = code;
-                           writes_report = flags.report;
-                         }));
+  OkOrThrow(comm::launch(
+      {.num_ranks = flags.ranks,
+       .threads_per_rank = flags.threads_per_rank,
+       .device = flags.device,
+       .comm = flags.backend,
+       .timeout_seconds = flags.timeout_seconds,
+       .flight_record_dir = flags.flight_records,
+       .trace = trace.get()},
+      [&](comm::World& world) {
+        const CountedGroups groups(world);
+        const int code = program.train({groups.world(), corpus, start, &groups, &plan});
+        if (world.rank() != 0) return;
+        exit_code = code;
+        writes_report = flags.report;
+      }));
   trace.Write();
   // After the trace, which it draws.
   if (writes_report) {

@@ -27,6 +27,7 @@
 namespace apogee::driver {
 
 class CountedGroups;
+struct RunPlan;
 
 // The arguments of a rank.
 struct Rank {
@@ -34,6 +35,7 @@ struct Rank {
   const Corpus& corpus;
   const ProcessMemory& start;             // of the process before launch
   const CountedGroups* groups = nullptr;  // those of the world; null: traffic is not counted
+  const RunPlan* plan = nullptr;          // of the run's memory; null in the dry run that makes it
 };
 
 // The parts that a program writes itself.

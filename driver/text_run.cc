@@ -13,8 +13,9 @@
 #include "apogee/core/trace/step_log.h"
 #include "apogee/data/sampler.h"
 #include "apogee/driver/checkpoints.h"
-#include "apogee/driver/counted_groups.h"
 #include "apogee/driver/generate.h"
+#include "apogee/driver/records/counted_groups.h"
+#include "apogee/driver/records/run_plan.h"
 #include "apogee/driver/reports.h"
 #include "apogee/driver/validate.h"
 #include "apogee/nn/configured.h"
@@ -51,34 +52,36 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   const auto sampler = std::make_shared<data::DistributedSampler>(
       order, plugin_.data_rank(), plugin_.data_size(), batch * flags_.accumulate);
 
+  const bool dry = context->is_dry();  // writes and prints nothing
+  const std::string out = dry ? "" : flags_.out;
   checkpoints_ = std::make_unique<CheckpointKeeper>(
       booster_, world,
       CheckpointKeeperOptions{
           .flags = flags_.checkpoints,
-          .out = flags_.out,
+          .out = out,
           .steps = flags_.steps,
           .data = DescribeData(rank_.corpus, flags_.seed, flags_.batch * flags_.accumulate,
                                flags_.block)});
   const int64_t done = checkpoints_->Start();  // steps that the resumed run has done
+  const int64_t steps = dry ? std::min(kPlannedSteps, flags_.steps) : flags_.steps - done;
   // A resumed run continues after the samples of the steps that are done.
   loader_ = std::make_unique<data::Loader>(
       samples, sampler, context,
-      data::LoaderOptions{.batch = batch,
-                          .num_batches = (flags_.steps - done) * flags_.accumulate});
+      data::LoaderOptions{.batch = batch, .num_batches = steps * flags_.accumulate});
   loader_->set_state({.samples = done * flags_.batch * flags_.accumulate});
 
-  if (world.rank() == 0) {
-    metrics_ = ValueOrThrow(MetricsLogger::Create({.out = flags_.out,
+  if (world.rank() == 0 && !dry) {
+    metrics_ = ValueOrThrow(MetricsLogger::Create({.out = out,
                                                    .total_steps = flags_.steps,
                                                    .resumed_step = done,
                                                    .log_every = flags_.log_every,
                                                    .ledger = &context->ledger()}));
   }
-  if (world.rank() == 0 && !flags_.out.empty() && !rank_.corpus.tokenizer_json.empty()) {
+  if (world.rank() == 0 && !out.empty() && !rank_.corpus.tokenizer_json.empty()) {
     OkOrThrow(ValueOrThrow(LineFile::Create(flags_.out + "/tokenizer.json"))
                   ->Append(rank_.corpus.tokenizer_json));
   }
-  if (world.rank() == 0 && !flags_.out.empty()) {
+  if (world.rank() == 0 && !out.empty()) {
     std::error_code none;
     for (const char* name : report::kOptionalFiles) {
       if (done == 0) std::filesystem::remove(flags_.out + "/" + name, none);
@@ -112,6 +115,10 @@ void TextRun::BeforeStep(double loss) {
                std::isnan(event_.loss) ? "nan" : "infinite", "; lower --lr (now ", flags_.lr,
                ") or --max-norm (now ", flags_.training.max_norm, ")");
   event_.lr = scheduler_->last_lr()[0];
+}
+
+void TextRun::BeforeStep(const Tensor& loss) {
+  BeforeStep(loss.context()->is_dry() ? 0.0 : loss.Item());
 }
 
 bool TextRun::AfterStep() {
@@ -165,11 +172,19 @@ void TextRun::Validate() {
   if (metrics_ != nullptr) OkOrThrow(metrics_->Validation(event));
 }
 
-void TextRun::ReportMemory() { Note(DescribeMemory(rank_.world, rank_.start)); }
+void TextRun::ReportMemory() {
+  if (rank_.plan == nullptr) return;
+  Note(DescribeMemory(rank_.world, rank_.start));
+  const PlanComparison plan = ComparePlan(*rank_.plan, rank_.world);
+  Note(plan.text);
+  if (rank_.world.rank() != 0 || flags_.out.empty() || plan.json.empty()) return;
+  OkOrThrow(ValueOrThrow(LineFile::Create(flags_.out + "/plan.json"))->Append(plan.json));
+}
 
 void TextRun::WriteSample() { WriteSamples({flags_.prompt}); }
 
 void TextRun::WriteSamples(const std::vector<std::string>& prompts) {
+  if (rank_.world.context()->is_dry()) return;
   const std::vector<autograd::ParameterPtr> parameters = boosted_->model.Parameters();
   const bool sharded = std::ranges::any_of(
       parameters, [](const autograd::ParameterPtr& each) { return !each->is_local(); });

@@ -7,7 +7,7 @@
 //   if (!run.Start(boosted, scheduler, {.model = "GPT-2", .num_parameters = n})) return 0;
 //   for (auto& samples : run.samples()) {
 //     ... forward, backward ...
-//     run.BeforeStep(loss.Item());
+//     run.BeforeStep(loss);
 //     boosted.optimizer.step();
 //     boosted.optimizer.zero_grad();
 //     scheduler.step();
@@ -72,8 +72,9 @@ class TextRun {
   int64_t step() const { return event_.step; }
 
   // `loss`: this rank's loss of the step. Throws Error on every rank if the mean over the ranks is
-  // not finite. Collective.
+  // not finite. Collective. The tensor is not read in a dry run (records/run_plan.h).
   void BeforeStep(double loss);
+  void BeforeStep(const Tensor& loss);
   // Logs the step, and saves a checkpoint if it is due. True: a signal has come, leave the loop.
   // Collective.
   [[nodiscard]] bool AfterStep();

@@ -27,7 +27,10 @@ ValidationEvent Validate(Booster& booster, const Boosted& boosted, const Corpus&
   double sum = 0, weights = 0;  // in samples whose targets all count
   // A forward may be collective (sharded parameters), so every rank runs the same number of them;
   // in the last round a rank may repeat a batch that is not counted.
-  for (int64_t round = 0; round < loader.size(); round += plugin.data_size()) {
+  // A dry run prices one round; the others are alike.
+  const int64_t end =
+      world.context()->is_dry() ? std::min<int64_t>(1, loader.size()) : loader.size();
+  for (int64_t round = 0; round < end; round += plugin.data_size()) {
     const int64_t i = round + plugin.data_rank();
     const data::Batch batch = loader.At(std::min(i, loader.size() - 1));
     const double mean =

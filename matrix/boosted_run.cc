@@ -12,6 +12,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/booster/booster.h"
 #include "apogee/chunk/sharded_parameters.h"
+#include "apogee/comm/dry/dry_launch.h"
 #include "apogee/comm/some_ranks.h"
 #include "apogee/matrix/optimizers.h"
 #include "apogee/matrix/plain_run.h"
@@ -291,6 +292,35 @@ BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage) {
     result.status = absl::InternalError(error.what());
   }
   return result;
+}
+
+namespace {
+
+// `figures`: one per rank.
+auto TrainAndNote(const Cell& cell, std::vector<MemoryFigures>& figures) {
+  figures.resize(static_cast<size_t>(cell.world));
+  return [&](comm::World& world) {
+    RankRun run(cell, Sabotage::kNone, world);
+    run.Boost();
+    run.Train();
+    figures[static_cast<size_t>(world.rank())] = world.context()->ledger().figures();
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MemoryFigures>> MeasuredMemory(const Cell& cell) {
+  std::vector<MemoryFigures> figures;
+  APOGEE_RETURN_IF_ERROR(
+      comm::launch({.num_ranks = cell.world, .threads_per_rank = 1, .comm = comm::Backend::kLocal},
+                   TrainAndNote(cell, figures)));
+  return figures;
+}
+
+absl::StatusOr<std::vector<MemoryFigures>> PricedMemory(const Cell& cell) {
+  std::vector<MemoryFigures> figures;
+  APOGEE_RETURN_IF_ERROR(comm::DryLaunch({.num_ranks = cell.world}, TrainAndNote(cell, figures)));
+  return figures;
 }
 
 }  // namespace apogee::matrix

@@ -8,7 +8,9 @@
 #define APOGEE_MATRIX_BOOSTED_RUN_H_
 
 #include <cstdint>
+#include <vector>
 
+#include "apogee/core/memory.h"
 #include "apogee/core/status.h"
 #include "apogee/matrix/cell.h"
 #include "apogee/matrix/sabotage.h"
@@ -40,6 +42,11 @@ struct BoostedResult {
 // Every process calls this, and all get the same result; there must be at least as many processes
 // as the cell has ranks. Throws CommError if a process is lost.
 BoostedResult BoostedRun(const Cell& cell, Sabotage sabotage);
+
+// The memory of every rank after the training of the cell: measured by a run whose ranks are
+// threads, or priced by a dry run (comm/dry/dry_launch.h). Returns the error of the run.
+absl::StatusOr<std::vector<MemoryFigures>> MeasuredMemory(const Cell& cell);
+absl::StatusOr<std::vector<MemoryFigures>> PricedMemory(const Cell& cell);
 
 }  // namespace apogee::matrix
 

@@ -11,6 +11,7 @@
 
 #include "apogee/comm/some_ranks.h"
 #include "apogee/matrix/boosted_run.h"
+#include "apogee/matrix/memory_check.h"
 #include "apogee/matrix/reference.h"
 
 namespace apogee::matrix {
@@ -94,7 +95,8 @@ std::vector<CellReport> RunCells(const std::vector<Cell>& cells, const MatrixOpt
     for (std::vector<size_t> mine = take(); !mine.empty(); mine = take()) {
       ReferenceCache references({}, searched);
       for (const size_t i : mine) {
-        reports[i] = RunCell(cells[i], options.sabotage, references);
+        reports[i] = options.memory ? CheckMemory(cells[i])
+                                    : RunCell(cells[i], options.sabotage, references);
         const std::lock_guard<std::mutex> lock(mutex);
         out << reports[i].Line() << std::endl;
       }
@@ -142,6 +144,11 @@ CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& referenc
 
 std::vector<Cell> ChooseCells(const MatrixOptions& options) {
   std::vector<Cell> cells = AllCells(*options.catalog);
+  if (options.memory) {
+    std::erase_if(cells, [](const Cell& cell) {
+      return cell.catalog->FindWorkload(cell.workload).reads_values();
+    });
+  }
   if (options.sample > 0) {
     // The families' cells differ in the model only, so a sample of pairs has no use for them.
     std::erase_if(cells, [](const Cell& cell) { return cell.workload.starts_with("hf_"); });

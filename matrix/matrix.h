@@ -63,6 +63,8 @@ struct MatrixOptions {
   // The number of cells that run at the same time, each of another optimizer. More than 1 needs
   // ranks that are threads.
   int64_t jobs = 1;
+  // Compare the memory of each run with its price (memory_check.h), instead of its results.
+  bool memory = false;
   // The optimizers, plugins and models to run, your own among them; must outlive the call and its
   // reports.
   const Catalog* catalog = &LibraryCatalog();

@@ -90,6 +90,8 @@ class Workload {
   // True if the loss of a micro-batch is not the mean of its samples' own losses (batch norm). The
   // one-rank run then cuts a batch into the same micro-batches as the boosted run.
   virtual bool mixes_samples() const { return false; }
+  // True if the model reads values of its inputs on the host: a dry run cannot price it.
+  virtual bool reads_values() const { return false; }
   // Whether there are cells in f64 only.
   virtual bool is_f64_only() const { return false; }
 };

@@ -287,10 +287,17 @@ void internal::RefuseHostRead(const DeviceContext& context, const char* what) {
                "computed yet; call it outside of the captured function");
 }
 
+void internal::RefuseDryRead(const Tensor& tensor, const char* what) {
+  APOGEE_CHECK(!tensor.context()->is_dry() || tensor.autograd_meta() == nullptr, what,
+               ": a dry run computes no values, so its loop cannot depend on them; read this one "
+               "only if !context->is_dry()");
+}
+
 double Tensor::Item() const {
   APOGEE_CHECK(defined() && numel() == 1, "Item: needs a tensor of one element, got shape ",
                shape_);
   internal::RefuseHostRead(*context(), "Item");
+  internal::RefuseDryRead(*this, "Item");
   return ToVector<double>()[0];
 }
 

@@ -242,6 +242,8 @@ namespace internal {
 // Throws Error while the context's work is captured into a CUDA graph: `what`, the name of the
 // method that calls this, reads values on the host.
 void RefuseHostRead(const DeviceContext& context, const char* what);
+// Throws Error if a dry run reads a value that it has not computed: one that belongs to a graph.
+void RefuseDryRead(const Tensor& tensor, const char* what);
 }  // namespace internal
 
 template <typename T>
@@ -252,6 +254,7 @@ std::vector<T> Tensor::ToVector() const {
       "reach the parameter, or if a plugin shards the gradients: read those with ParamView::grad "
       "of the optimizer");
   internal::RefuseHostRead(*context(), "ToVector");
+  internal::RefuseDryRead(*this, "ToVector");
   const Tensor host = Detach().ToHost().To(DTypeOf<T>()).Contiguous();
   const T* begin = host.data<T>();
   return std::vector<T>(begin, begin + host.numel());

@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   apogee::tools::AddInspectCommand(app, exit_code);
   apogee::tools::AddMatrixCommand(app, exit_code);
   apogee::tools::AddOptionsCommand(app, exit_code);
+  apogee::tools::AddPlanCommand(app, exit_code);
   apogee::tools::AddReportCommand(app, exit_code);
   apogee::tools::AddReshardCommand(app, exit_code);
   apogee::tools::AddRunCommand(app, exit_code);

@@ -93,6 +93,8 @@ void AddMatrixCommand(CLI::App& app, int& exit_code) {
       ->check([](const std::string& text) { return Message(comm::ParseBackend(text).status()); });
   command->add_option("--jobs", flags->options.jobs,
                       "Cells to run at the same time, each of another optimizer");
+  command->add_flag("--memory", flags->options.memory,
+                    "Compare the memory of each run with its price by a dry run");
   command->add_option("--sabotage", flags->sabotage, "Break the boosted runs on purpose")
       ->check(CLI::IsMember(matrix::SabotageNames()));
   command->add_option("--json", flags->json, "Write every cell's report to this file");

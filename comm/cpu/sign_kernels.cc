@@ -44,7 +44,7 @@ template <typename T, typename C>
 void PackAs(const DeviceContext& context, const PackArgs& args) {
   const T* value = static_cast<const T*>(args.value);
   const C* error = static_cast<const C*>(args.error);
-  *args.squares = ParallelSum(context.num_threads(), args.numel / 8, [&](int64_t from, int64_t to) {
+  *args.squares = ParallelSum(context, args.numel / 8, [&](int64_t from, int64_t to) {
     DoubleLanes squares{};
     for (int64_t b = from; b < to; ++b) {
       const Lanes<C> x =
@@ -64,7 +64,7 @@ void CollectAs(const DeviceContext& context, const CollectSignsArgs& args) {
   for (const double scale : args.scales) {
     shares.push_back(static_cast<C>(scale / static_cast<double>(args.sent.size())));
   }
-  *args.squares = ParallelSum(context.num_threads(), args.numel / 8, [&](int64_t from, int64_t to) {
+  *args.squares = ParallelSum(context, args.numel / 8, [&](int64_t from, int64_t to) {
     DoubleLanes squares{};
     for (int64_t b = from; b < to; ++b) {
       Lanes<C> sum{};
@@ -85,7 +85,7 @@ template <typename C>
 void KeepErrorAs(const DeviceContext& context, const KeepErrorArgs& args) {
   C* error = static_cast<C*>(args.error);
   const C scale = static_cast<C>(args.scale);
-  ParallelFor(context.num_threads(), args.numel / 8, kGrain, [&](int64_t from, int64_t to) {
+  ParallelFor(context, args.numel / 8, kGrain, [&](int64_t from, int64_t to) {
     for (int64_t b = from; b < to; ++b) {
       const Lanes<C> x = LoadLanes<C>(error + 8 * b, 8);
       const Lanes<C> kept = x - SignedLanes<C>(x, scale);
@@ -99,7 +99,7 @@ void UnpackAs(const DeviceContext& context, const UnpackArgs& args) {
   T* value = static_cast<T*>(args.value);
   C* error = static_cast<C*>(args.error);
   const C sent_scale = static_cast<C>(args.sent_scale), scale = static_cast<C>(args.scale);
-  ParallelFor(context.num_threads(), args.numel / 8, kGrain, [&](int64_t from, int64_t to) {
+  ParallelFor(context, args.numel / 8, kGrain, [&](int64_t from, int64_t to) {
     for (int64_t b = from; b < to; ++b) {
       const uint8_t live = LiveAt(args.live, args.num_live, b);
       const Lanes<C> x = Compensated(value, args.num_values, error, live, b);

@@ -138,7 +138,7 @@ absl::Status StartTeam(int num_threads) {
 
 #ifdef _OPENMP
 
-ThreadTeam::ThreadTeam(int num_threads)
+ThreadTeam::ThreadTeam(int num_threads, bool starts)
     : max_threads_before_(omp_get_max_threads()),
       dynamic_before_(omp_get_dynamic()),
       levels_before_(omp_get_max_active_levels()) {
@@ -147,7 +147,7 @@ ThreadTeam::ThreadTeam(int num_threads)
     if (levels_before_ < 1) omp_set_max_active_levels(1);
     // A thread's limit does not change: a number that was granted once is granted again.
     thread_local int known = 1;
-    if (num_threads > known) {
+    if (starts && num_threads > known) {
       if (const int granted = Granted(num_threads); granted < num_threads) {
         PutBack();
         Throw(FewerGranted(num_threads, granted));
@@ -169,7 +169,7 @@ void ThreadTeam::PutBack() const {
 
 #else
 
-ThreadTeam::ThreadTeam(int) {}
+ThreadTeam::ThreadTeam(int, bool) {}
 ThreadTeam::~ThreadTeam() = default;
 void ThreadTeam::PutBack() const {}
 

@@ -40,7 +40,9 @@ absl::Status StartTeam(int num_threads);
 // Throws Error if OpenMP gives fewer: its limits may have changed since CheckNumThreads.
 class ThreadTeam {
  public:
-  explicit ThreadTeam(int num_threads);
+  // `starts`: false in a dry context, in which libraries only plan with this number. No thread is
+  // started then, and nothing is checked.
+  explicit ThreadTeam(int num_threads, bool starts = true);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;

@@ -109,6 +109,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
     if (run.AfterStep()) return run.exit_code();
   }
   run.Note(driver::DescribeModelData(rank.world.context()->ledger(), plugin));
+  run.ReportMemory();
   if (rank.world.rank() != 0 || flags.map_svg.empty()) return 0;
   const std::string svg = ChunkMapSvg(
       plugin, "Chunks of rank 0, GPT with " + FormatThousands(num_parameters) + " parameters");

@@ -45,6 +45,7 @@ class FedGradients : public Workload {
   int64_t bucket_bytes() const override { return 6000; }
   LowRank low_rank() const override { return {.rank = 4, .update_proj_gap = 5}; }
   bool has_exact_means() const override { return true; }
+  bool reads_values() const override { return true; }
 
  private:
   struct Table;

@@ -8,17 +8,21 @@
 namespace apogee::nn {
 namespace {
 
+// Field by field, here and below: if memory runs out inside nested braces, g++ 12 destroys some
+// fields twice.
 BlockNames Gpt2BlockNames() {
-  return {.attention_norms = {.before = "ln_1", .after = {}, .after_add = {}},
-          .mlp_norms = {.before = "ln_2", .after = {}, .after_add = {}},
-          .norms_last = false,
-          .attention = "attn",
-          .mlp = "mlp",
-          .qkv = "attn.c_attn",
-          .out = "attn.c_proj",
-          .core = "attn.core",
-          .up = "mlp.c_fc",
-          .down = "mlp.c_proj"};
+  BlockNames names;
+  names.attention_norms.before = "ln_1";
+  names.mlp_norms.before = "ln_2";
+  names.norms_last = false;
+  names.attention = "attn";
+  names.mlp = "mlp";
+  names.qkv = "attn.c_attn";
+  names.out = "attn.c_proj";
+  names.core = "attn.core";
+  names.up = "mlp.c_fc";
+  names.down = "mlp.c_proj";
+  return names;
 }
 
 // Under the names of Gpt2Config.
@@ -43,37 +47,37 @@ DecoderConfig DecoderConfigOf(const Gpt2Config& config) {
   // GPT-2's initialisation: residual projections are scaled by 1 / sqrt(number of residual
   // branches).
   const double branches = 2.0 * static_cast<double>(config.n_layer);
-  return {.model_type = "gpt2",
-          .vocab_size = config.vocab_size,
-          .num_layers = config.n_layer,
-          .max_tokens = config.n_positions,
-          .block = {.hidden_size = config.n_embd,
-                    .intermediate_size = 4 * config.n_embd,
-                    .num_heads = config.n_head,
-                    .num_kv_heads = config.n_head,
-                    .head_dim = config.n_embd / config.n_head,
-                    .norm = NormKind::kLayerNorm,
-                    .norm_eps = config.layer_norm_epsilon,
-                    .qkv_layout = QkvLayout::kSections,
-                    .qkv_bias = true,
-                    .out_bias = true,
-                    .mlp_bias = true,
-                    .has_rotary = false,
-                    .gated_mlp = false,
-                    .activation = Activation::kGeluTanh,
-                    .weight_layout = WeightLayout::kInOut,
-                    .has_dropout = true,
-                    .dropout = config.dropout,
-                    .residual_init = Init::Normal(0, 0.02 / std::sqrt(branches)),
-                    .names = Gpt2BlockNames()},
-          .tie_word_embeddings = config.tie_word_embeddings,
-          .recompute = config.recompute,
-          .names = {.tokens = "transformer.wte",
-                    .positions = "transformer.wpe",
-                    .dropout = "transformer.drop",
-                    .layers = "transformer.h",
-                    .norm = "transformer.ln_f"},
-          .token_ids = config.token_ids};
+  DecoderConfig decoder;
+  decoder.model_type = "gpt2";
+  decoder.vocab_size = config.vocab_size;
+  decoder.num_layers = config.n_layer;
+  decoder.max_tokens = config.n_positions;
+  decoder.tie_word_embeddings = config.tie_word_embeddings;
+  decoder.recompute = config.recompute;
+  decoder.names.tokens = "transformer.wte";
+  decoder.names.positions = "transformer.wpe";
+  decoder.names.dropout = "transformer.drop";
+  decoder.names.layers = "transformer.h";
+  decoder.names.norm = "transformer.ln_f";
+  decoder.token_ids = config.token_ids;
+  BlockConfig& block = decoder.block;
+  block.hidden_size = config.n_embd;
+  block.intermediate_size = 4 * config.n_embd;
+  block.num_heads = block.num_kv_heads = config.n_head;
+  block.head_dim = config.n_embd / config.n_head;
+  block.norm = NormKind::kLayerNorm;
+  block.norm_eps = config.layer_norm_epsilon;
+  block.qkv_layout = QkvLayout::kSections;
+  block.qkv_bias = block.out_bias = block.mlp_bias = true;
+  block.has_rotary = false;
+  block.gated_mlp = false;
+  block.activation = Activation::kGeluTanh;
+  block.weight_layout = WeightLayout::kInOut;
+  block.has_dropout = true;
+  block.dropout = config.dropout;
+  block.residual_init = Init::Normal(0, 0.02 / std::sqrt(branches));
+  block.names = Gpt2BlockNames();
+  return decoder;
 }
 
 }  // namespace apogee::nn

@@ -34,20 +34,24 @@ void Validate(const LlamaConfig& c) {
 
 DecoderConfig DecoderConfigOf(const LlamaConfig& config) {
   Validate(config);
-  return {.model_type = "llama",
-          .vocab_size = config.vocab_size,
-          .num_layers = config.num_hidden_layers,
-          .max_tokens = config.max_position_embeddings,
-          .block = {.hidden_size = config.hidden_size,
-                    .intermediate_size = config.intermediate_size,
-                    .num_heads = config.num_attention_heads,
-                    .num_kv_heads = config.num_key_value_heads,
-                    .head_dim = config.hidden_size / config.num_attention_heads,
-                    .norm_eps = config.rms_norm_eps,
-                    .rotary = {.theta = config.rope_theta}},
-          .tie_word_embeddings = config.tie_word_embeddings,
-          .recompute = config.recompute,
-          .token_ids = config.token_ids};
+  // Field by field: see gpt2.cc.
+  DecoderConfig decoder;
+  decoder.model_type = "llama";
+  decoder.vocab_size = config.vocab_size;
+  decoder.num_layers = config.num_hidden_layers;
+  decoder.max_tokens = config.max_position_embeddings;
+  decoder.tie_word_embeddings = config.tie_word_embeddings;
+  decoder.recompute = config.recompute;
+  decoder.token_ids = config.token_ids;
+  BlockConfig& block = decoder.block;
+  block.hidden_size = config.hidden_size;
+  block.intermediate_size = config.intermediate_size;
+  block.num_heads = config.num_attention_heads;
+  block.num_kv_heads = config.num_key_value_heads;
+  block.head_dim = config.hidden_size / config.num_attention_heads;
+  block.norm_eps = config.rms_norm_eps;
+  block.rotary.theta = config.rope_theta;
+  return decoder;
 }
 
 }  // namespace apogee::nn

@@ -64,7 +64,7 @@ void ForEachStretch(const DeviceContext& context, const AdaLomoArgs& args,
   int64_t total = 0;
   for (const AdaLomoChunk& chunk : args.chunks) total += chunk.n;
   const int64_t grain = total < 2 * kMinBlock ? num_blocks : 1;
-  ParallelFor(context.num_threads(), num_blocks, grain, [&](int64_t first, int64_t last) {
+  ParallelFor(context, num_blocks, grain, [&](int64_t first, int64_t last) {
     alignas(64) C g[kStageBlock];
     for (int64_t b = first; b < last; ++b) {
       Block& block = blocks[static_cast<size_t>(b)];

@@ -97,7 +97,7 @@ void ForEachPiece(const DeviceContext& context, const Adam8Args& args, const Fn&
     first.push_back(first.back() + Pieces(chunk.first, chunk.n, args.block).count());
   }
   const int64_t grain = std::max<int64_t>(1, (1 << 15) / Pieces(0, 0, args.block).step());
-  ParallelFor(context.num_threads(), first.back(), grain, [&](int64_t begin, int64_t end) {
+  ParallelFor(context, first.back(), grain, [&](int64_t begin, int64_t end) {
     for (size_t c = 0; c < args.chunks.size(); ++c) {
       const Adam8Chunk& chunk = args.chunks[c];
       int64_t piece = std::max(begin, first[c]);
@@ -142,6 +142,7 @@ void FindAbsMax(const DeviceContext& context, const Adam8Args& args) {
   for (const Adam8Chunk& chunk : args.chunks) {
     count += Pieces(chunk.first, chunk.n, args.block).count();
   }
+  if (context.is_dry()) return;
   std::vector<Found> found(static_cast<size_t>(count));
   ForEachPiece(
       context, args,

@@ -105,7 +105,7 @@ void Run(const DeviceContext& context, const NormArgs& args) {
   const auto num_blocks = static_cast<int64_t>(blocks.size());
   const int64_t grain =
       total < kBlock ? num_blocks : 1;  // starting threads costs more than a small sum
-  ParallelFor(context.num_threads(), num_blocks, grain, [&](int64_t first, int64_t last) {
+  ParallelFor(context, num_blocks, grain, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       Block& block = blocks[static_cast<size_t>(i)];
       const int64_t n = std::min(kBlock, block.chunk->n - block.begin);

@@ -16,7 +16,7 @@ void QuantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
   const Pieces pieces(0, args.n, args.block);
   std::vector<C> largest(static_cast<size_t>(pieces.count()));
   const auto for_pieces = [&](const auto& fn) {
-    ParallelFor(context.num_threads(), pieces.count(), 64, [&](int64_t from, int64_t to) {
+    ParallelFor(context, pieces.count(), 64, [&](int64_t from, int64_t to) {
       int64_t piece = from;
       pieces.ForEach(
           from, to, [&](int64_t begin, int64_t n, int64_t block) { fn(piece++, begin, n, block); });
@@ -48,7 +48,7 @@ template <typename C, typename S>
 void DequantizeAs(const DeviceContext& context, const QuantizeArgs& args) {
   const Pieces pieces(0, args.n, args.block);
   const S* scales = static_cast<const S*>(args.scales);
-  ParallelFor(context.num_threads(), pieces.count(), 64, [&](int64_t from, int64_t to) {
+  ParallelFor(context, pieces.count(), 64, [&](int64_t from, int64_t to) {
     pieces.ForEach(from, to, [&](int64_t begin, int64_t n, int64_t block) {
       const C scale = static_cast<C>(scales[block]);
       C* values = static_cast<C*>(args.values) + begin;

@@ -134,15 +134,14 @@ void RunDots(const DeviceContext& context, const DotArgs& args) {
     for (int64_t begin = 0; begin < n; begin += kBlock) blocks.push_back({c, begin, {}});
   }
   const auto num_blocks = static_cast<int64_t>(blocks.size());
-  ParallelFor(context.num_threads(), num_blocks, total < 2 * kBlock ? num_blocks : 1,
-              [&](int64_t first, int64_t last) {
-                for (int64_t i = first; i < last; ++i) {
-                  Block& block = blocks[static_cast<size_t>(i)];
-                  const DotChunk& chunk = args.chunks[block.chunk];
-                  block.sums =
-                      BlockDots<C>(chunk, block.begin, std::min(kBlock, chunk.n - block.begin));
-                }
-              });
+  ParallelFor(
+      context, num_blocks, total < 2 * kBlock ? num_blocks : 1, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          Block& block = blocks[static_cast<size_t>(i)];
+          const DotChunk& chunk = args.chunks[block.chunk];
+          block.sums = BlockDots<C>(chunk, block.begin, std::min(kBlock, chunk.n - block.begin));
+        }
+      });
   std::vector<Sums> sums(args.chunks.size());
   for (const Block& block : blocks) {
     Sums& sum = sums[block.chunk];

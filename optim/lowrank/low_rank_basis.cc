@@ -97,9 +97,20 @@ Tensor GramSchmidt(const Tensor& x) {
   return FromRows(rows, l, n, x.context()).Transpose(0, 1).Contiguous();
 }
 
+// The host's part of a decomposition. In a dry context there is nothing to decompose, and only the
+// sizes count.
+cpu::Eigen EigenOf(const DeviceContext& context, std::vector<double>& gram, int64_t n,
+                   int64_t count) {
+  if (!context.is_dry()) return cpu::SymmetricEigen(gram, n, count);
+  return {.ok = true,
+          .values = std::vector<double>(static_cast<size_t>(count)),
+          .vectors = std::vector<double>(static_cast<size_t>(count * n))};
+}
+
 // Orthonormal columns with the same span as those of x (f64 [n, l]).
 Tensor Orthonormal(Tensor x) {
   const int64_t l = x.size(1);
+  if (x.context()->is_dry()) return ops::MatMul(x, Tensor::Zeros({l, l}, x.dtype(), x.context()));
   for (int pass = 0; pass < 2; ++pass) {
     const auto inverse = InverseCholesky(Gram(x), l);
     if (!inverse) return GramSchmidt(x);
@@ -128,7 +139,7 @@ Side ExactSide(const Tensor& grad, bool tall, int64_t rank) {
   const int64_t k = tall ? grad.size(1) : grad.size(0);
   std::vector<double> gram =
       ops::MatMul(wide, wide, {.a_trans = tall, .b_trans = !tall}).ToVector<double>();
-  const cpu::Eigen eigen = cpu::SymmetricEigen(gram, k, rank);
+  const cpu::Eigen eigen = EigenOf(*grad.context(), gram, k, rank);
   if (!eigen.ok) return {};
   return {true, FromRows(eigen.vectors, rank, k, grad.context()), 0, SumFirst(eigen.values, rank)};
 }
@@ -161,7 +172,7 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
     }
     // Rayleigh-Ritz: q^T A q = y^T y.
     std::vector<double> ritz = Gram(y);
-    const cpu::Eigen eigen = cpu::SymmetricEigen(ritz, l, l);
+    const cpu::Eigen eigen = EigenOf(*grad.context(), ritz, l, l);
     if (!eigen.ok) return {};
     const double energy = SumFirst(eigen.values, rank);
     const auto theta = [&](int64_t i) {
@@ -201,6 +212,7 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
 
 // Makes the largest component of every row positive.
 void FixSigns(const Tensor& rows) {
+  if (rows.context()->is_dry()) return;
   const int64_t n = rows.size(1);
   std::vector<double> values = rows.ToVector<double>();
   for (auto row = values.begin(); row != values.end(); row += n) {
@@ -224,7 +236,7 @@ BasisResult LeadingBasis(const Tensor& grad, const BasisOptions& options) {
   const int64_t m = grad.size(0), n = grad.size(1), small = std::min(m, n);
   APOGEE_CHECK(options.rank >= 1 && options.rank <= small, "LeadingBasis: rank ", options.rank,
                " of a matrix ", grad.shape(), "; it must be from 1 to ", small);
-  const double size = Frobenius(grad);
+  const double size = grad.context()->is_dry() ? 1 : Frobenius(grad);
   if (!std::isfinite(size) || size == 0) return {};
   const bool tall = m >= n;
   const bool exact = options.method == BasisMethod::kExact || small <= 128 ||

@@ -53,10 +53,15 @@ ChunkHomes::ChunkHomes(const PlacementOptions& options, const std::vector<int64_
                "GPU then lies in the host's memory");
   if (parameters > 0 || states > 0) host_ = HostMemoryFor(device);
   if (!options.nvme_dir.empty()) {
-    auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));
-    file_ = file.get();
-    disk_ = std::make_shared<DeviceContext>(host_->device(), std::move(file), host_->kernels(),
-                                            host_->num_threads());
+    // A dry run writes no file.
+    if (device->is_dry()) {
+      disk_ = HostMemoryFor(device);
+    } else {
+      auto file = ValueOrThrow(FileAllocator::Create(options.nvme_dir));
+      file_ = file.get();
+      disk_ = std::make_shared<DeviceContext>(host_->device(), std::move(file), host_->kernels(),
+                                              host_->num_threads());
+    }
   }
   keep_ = Choose(chunk_bytes, 1 - options.shard_param_frac, /*from_last=*/false);
   const std::vector<bool> parameter_away = Choose(chunk_bytes, parameters, /*from_last=*/true);

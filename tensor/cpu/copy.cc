@@ -68,12 +68,12 @@ void CopyKernel(const DeviceContext& context, const CopyArgs& args) {
   const X* x = static_cast<const X*>(args.x);
   Y* y = static_cast<Y*>(args.y);
   const int64_t n = args.shape.numel();
-  if (n == 0) return;
+  if (n == 0 || (context.is_dry() && n > DeviceContext::kDryNumel)) return;
   const CopyLayout layout = SimplifyCopy(args);
   const CopyDim row = layout.row(), col = layout.col();
   // One long run is split into ranges for the threads.
   if (n == col.size) {
-    ForElements(context, n, [=](int64_t begin, int64_t end) {
+    ParallelFor(context.num_threads(), n, kGrain, [=](int64_t begin, int64_t end) {
       const CopyDim part{end - begin, col.x_stride, col.y_stride};
       CopyPlane(x + begin * col.x_stride, y + begin * col.y_stride, CopyDim{1, 0, 0}, part, 1);
     });

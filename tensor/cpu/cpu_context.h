@@ -14,6 +14,8 @@ struct CpuOptions {
   // Threads of this rank's loops and products. Ranks of one machine share its cores: give each rank
   // cores / ranks.
   int num_threads = 1;
+  // A context that prices a run (core/device_context.h).
+  bool dry = false;
 };
 
 // A context with an allocator and a memory ledger of its own. Kernels have run when they return.

@@ -13,7 +13,7 @@ absl::StatusOr<ContextPtr> MakeDeviceContext(int /*device_index*/, int num_threa
 }
 
 ContextPtr MakeHostMemory(const ContextPtr& device) {
-  return CpuContext({.num_threads = device->num_threads()});
+  return CpuContext({.num_threads = device->num_threads(), .dry = device->is_dry()});
 }
 
 }  // namespace apogee::cpu

@@ -30,10 +30,11 @@ void ScaleAddKernel(const DeviceContext& context, const ScaleAddArgs& args) {
 }  // namespace
 
 void fill(const DeviceContext& context, const FillArgs& args) {
+  if (context.is_dry() && args.n > DeviceContext::kDryNumel) return;
   DispatchAny(args.dtype, "fill", [&]<typename T>() {
     T* y = static_cast<T*>(args.y);
     const T value = Cast<T>(args.value * ReadScalar(args.factor));
-    ForElements(context, args.n,
+    ParallelFor(context.num_threads(), args.n, kGrain,
                 [=](int64_t begin, int64_t end) { std::fill(y + begin, y + end, value); });
   });
 }

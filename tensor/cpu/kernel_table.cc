@@ -25,9 +25,9 @@ const KernelTable& CpuKernelTable() { return kCpuKernelTable; }
 
 ContextPtr CpuContext(const CpuOptions& options) {
   OkOrThrow(CheckNumThreads(options.num_threads));
-  return std::make_shared<DeviceContext>(Device{DeviceType::kCpu, 0},
-                                         std::make_unique<CpuAllocator>(), kCpuKernelTable,
-                                         options.num_threads);
+  return std::make_shared<DeviceContext>(
+      Device{DeviceType::kCpu, 0}, std::make_unique<CpuAllocator>(options.dry), kCpuKernelTable,
+      options.num_threads, nullptr, options.dry);
 }
 
 }  // namespace apogee

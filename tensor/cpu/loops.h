@@ -47,14 +47,14 @@ using WiderCompute =
 // cost about as much as a copy.
 template <typename Fn>
 void ForElements(const DeviceContext& context, int64_t n, const Fn& fn) {
-  ParallelFor(context.num_threads(), n, kGrain, fn);
+  ParallelFor(context, n, kGrain, fn);
 }
 
 // Calls fn(begin, end) for ranges of rows of `cols` elements, on the context's threads.
 template <typename Fn>
 void ForRows(const DeviceContext& context, int64_t rows, int64_t cols, const Fn& fn) {
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols));
-  ParallelFor(context.num_threads(), rows, grain, fn);
+  ParallelFor(context, rows, grain, fn);
 }
 
 // Sees a tensor as [outer, rows, inner]. Calls fn(o, first, count) for tiles of at most `kTile`

@@ -17,12 +17,12 @@ for plugin in ddp zero2 gemini; do
     --threads 4 --sample 0 --save-every 8 --plugin "$plugin")
   "$train" --ranks 4 --out "$work/threads" "${flags[@]}" >"$work/threads.log"
   "$runner" "$mpirun" 4 "$train" --out "$work/processes" "${flags[@]}" >"$work/processes.log"
-  # What depends on the clock, peaks of what is on its way among it, and the memory of a process, which holds four
+  # Leaves out what depends on the clock, peaks of what is on its way among it, and the memory of a process, which holds four
   # ranks or one.
   for run in threads processes; do
     sed -E 's/"(seconds|tokens_per_s|gradient|communication|total|reserved)": ?[^,}]*//g' "$work/$run/metrics.jsonl" >"$work/$run.jsonl"
     [[ -s "$work/$run.jsonl" ]]
-    rm -f "$work/$run"/{metrics.jsonl,train.log,events.*}
+    rm -f "$work/$run"/{metrics.jsonl,plan.json,train.log,events.*}
   done
   diff "$work/threads.jsonl" "$work/processes.jsonl"
   diff -r "$work/threads" "$work/processes"

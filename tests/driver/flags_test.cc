@@ -226,7 +226,7 @@ TEST(RunFlagsTest, NamesOfTheProgramAreKnown) {
     words.push_back(word);
   }
   EXPECT_EQ(TrainOwn(words, &uses, &rates), 0);
-  EXPECT_EQ(uses, 3) << "one to check the flags, one per rank";
+  EXPECT_EQ(uses, 5) << "one to check the flags, one per rank, one per rank of the plan";
   EXPECT_EQ(rates, (std::vector<double>{0.1, 0.05, 0.025}));
 
   words = common;

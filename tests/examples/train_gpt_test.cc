@@ -195,6 +195,29 @@ TEST_F(TrainGptTest, TheLedgerAgreesWithTheProcess) {
   EXPECT_NEAR(ledger, process, tolerance * process) << result.out;
 }
 
+TEST_F(TrainGptTest, ThePlanIsTheMeasuredMemory) {
+  const RunResult result =
+      Train("--ranks 2 --plugin zero2 --accumulate 2 --steps 3 --sample 1 --out " + (dir_ / "out"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("memory: planned "));
+  EXPECT_THAT(result.out, HasSubstr("\n  parameter: planned "));
+  const auto plan = nlohmann::json::parse(ReadFile(dir_ / "out/plan.json"));
+  ASSERT_EQ(plan["ranks"].size(), 2u);
+  const auto near = [](const nlohmann::json& peaks, double tolerance) {
+    const double measured = peaks["measured_peak_bytes"];
+    EXPECT_NEAR(peaks["planned_peak_bytes"], measured, tolerance * measured) << peaks;
+  };
+  near(plan, 0.02);
+  for (const auto& rank : plan["ranks"]) {
+    near(rank, 0.02);
+    for (const char* exact : {"parameter", "optimizer_state"}) near(rank["categories"][exact], 0);
+    EXPECT_GT(rank["categories"]["parameter"]["measured_peak_bytes"], 1000);
+  }
+  // A run with other losses would show that planning had changed the run.
+  const auto rows = Rows("out/metrics.jsonl");
+  EXPECT_EQ(rows.size(), 3u);
+}
+
 TEST_F(TrainGptTest, WrongUsageExitsWith2) {
   ExpectWrongUsage("--optimiser adamw", "unknown flag --optimiser (did you mean --optimizer?)");
   ExpectWrongUsage("--optimizer adamv", "unknown optimizer \"adamv\" (did you mean \"adamw\"?)");

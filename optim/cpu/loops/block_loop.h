@@ -42,7 +42,7 @@ void ForEachTask(const DeviceContext& context, const std::vector<Task>& tasks, c
   if (tasks.empty()) return;
   const RowBlock& last = *tasks.back().block;
   const int64_t total = tasks.back().first + last.rows * last.cols;
-  ParallelFor(context.num_threads(), total, 1 << 15, [&](int64_t begin, int64_t end) {
+  ParallelFor(context, total, 1 << 15, [&](int64_t begin, int64_t end) {
     const auto at = std::lower_bound(tasks.begin(), tasks.end(), begin,
                                      [](const Task& task, int64_t x) { return task.first < x; });
     for (auto task = at; task != tasks.end() && task->first < end; ++task) {

@@ -59,7 +59,7 @@ template <typename Chunk, typename Fn>
 void ForEachRange(const DeviceContext& context, std::span<Chunk> chunks, const Fn& fn) {
   int64_t total = 0;
   for (const Chunk& chunk : chunks) total += chunk.n;
-  ParallelFor(context.num_threads(), total, 1 << 15, [&](int64_t begin, int64_t end) {
+  ParallelFor(context, total, 1 << 15, [&](int64_t begin, int64_t end) {
     int64_t first = 0;
     for (Chunk& chunk : chunks) {
       const int64_t from = std::max(begin, first) - first;

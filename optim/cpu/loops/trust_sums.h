@@ -34,24 +34,22 @@ void AddTrustSums(const DeviceContext& context, std::span<const Chunk> chunks, c
       blocks.push_back({&chunk, begin, std::min(kBlock, chunk.n - begin), {}});
     }
   }
-  ParallelFor(context.num_threads(), static_cast<int64_t>(blocks.size()), 1,
-              [&](int64_t first, int64_t last) {
-                alignas(64) C stage[kStageBlock];
-                for (int64_t k = first; k < last; ++k) {
-                  Block& block = blocks[static_cast<size_t>(k)];
-                  const Chunk& chunk = *block.chunk;
-                  const bool staged = chunk.grad_dtype != DTypeOf<C>();
-                  for (int64_t b = block.begin; b < block.begin + block.n; b += kStageBlock) {
-                    const int64_t n = std::min(kStageBlock, block.begin + block.n - b);
-                    if (staged) LoadBlock(chunk.grad, chunk.grad_dtype, b, n, stage);
-                    const C* grad = staged ? stage : static_cast<const C*>(chunk.grad) + b;
-                    const TrustSums sums =
-                        loop(chunk, b, n, static_cast<const C*>(chunk.weight) + b, grad);
-                    block.sums.weight += sums.weight;
-                    block.sums.update += sums.update;
-                  }
-                }
-              });
+  ParallelFor(context, static_cast<int64_t>(blocks.size()), 1, [&](int64_t first, int64_t last) {
+    alignas(64) C stage[kStageBlock];
+    for (int64_t k = first; k < last; ++k) {
+      Block& block = blocks[static_cast<size_t>(k)];
+      const Chunk& chunk = *block.chunk;
+      const bool staged = chunk.grad_dtype != DTypeOf<C>();
+      for (int64_t b = block.begin; b < block.begin + block.n; b += kStageBlock) {
+        const int64_t n = std::min(kStageBlock, block.begin + block.n - b);
+        if (staged) LoadBlock(chunk.grad, chunk.grad_dtype, b, n, stage);
+        const C* grad = staged ? stage : static_cast<const C*>(chunk.grad) + b;
+        const TrustSums sums = loop(chunk, b, n, static_cast<const C*>(chunk.weight) + b, grad);
+        block.sums.weight += sums.weight;
+        block.sums.update += sums.update;
+      }
+    }
+  });
   for (size_t k = 0; k < blocks.size();) {
     const Chunk& chunk = *blocks[k].chunk;
     TrustSums total;

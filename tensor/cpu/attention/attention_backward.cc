@@ -198,7 +198,7 @@ void Backward(const DeviceContext& context, const AttentionBackwardArgs& args) {
   const bool capped = args.soft_cap != 0;
   const int64_t size = BackwardScratch<E>::Size(kv_rows, ld, capped);
   const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(E)));
-  ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(context, parts, 1, [&](int64_t begin, int64_t end) {
     BackwardScratch<E> scratch(workspace.data<E>() + begin * size, kv_rows, ld, capped);
     for (int64_t task = count * begin / parts; task < count * end / parts; ++task) {
       const int64_t batch = task / args.kv_heads, kv_head = task % args.kv_heads;

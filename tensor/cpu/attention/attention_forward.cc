@@ -130,7 +130,7 @@ void Forward(const DeviceContext& context, const AttentionForwardArgs& args) {
   const int64_t parts = std::min<int64_t>(count, context.num_threads());
   const int64_t size = ForwardScratch<E>::Size(kv_rows, ld);
   const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(E)));
-  ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(context, parts, 1, [&](int64_t begin, int64_t end) {
     ForwardScratch<E> scratch(workspace.data<E>() + begin * size, kv_rows, ld);
     int64_t loaded = -1;  // the key/value head in scratch; query heads that share it come in a row
     for (int64_t task = count * begin / parts; task < count * end / parts; ++task) {

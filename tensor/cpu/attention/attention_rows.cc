@@ -203,7 +203,7 @@ void Attend(const DeviceContext& context, const AttentionForwardArgs& args) {
   const int64_t parts = std::min<int64_t>(count, context.num_threads());
   const int64_t size = RowScratch<T>::Size(rows, kv_rows, ld);
   const Workspace workspace(context, parts * size * static_cast<int64_t>(sizeof(T)));
-  ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(context, parts, 1, [&](int64_t begin, int64_t end) {
     const RowScratch<T> scratch(workspace.data<T>() + begin * size, rows, kv_rows, ld);
     for (int64_t task = count * begin / parts; task < count * end / parts; ++task) {
       AttendHead<Stored>(args, task / args.kv_heads, task % args.kv_heads, ld, scratch);

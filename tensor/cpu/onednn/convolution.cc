@@ -197,6 +197,7 @@ void Execute(const DeviceContext& context, const Call& call, Convolution& made,
   int64_t bytes = Aligned(made.scratchpad_bytes);
   for (const Operand& operand : made.operands) bytes += Aligned(operand.inner_bytes());
   const Workspace workspace(context, bytes);
+  if (context.is_dry()) return;
   char* const scratchpad = workspace.data<char>();
   char* next = scratchpad + Aligned(made.scratchpad_bytes);
   std::unordered_map<int, dnnl::memory> arguments{{DNNL_ARG_SCRATCHPAD, made.scratchpad}};
@@ -231,7 +232,7 @@ void Execute(const DeviceContext& context, const Call& call, Convolution& made,
 bool Try(const DeviceContext& context, const Call& call) {
   if (!Supports(call)) return false;
   // See TryMatMulOneDnn.
-  const ThreadTeam team(context.num_threads());
+  const ThreadTeam team(context.num_threads(), /*starts=*/!context.is_dry());
   auto& cache = ThreadCache<Key, Convolution>();
   Convolution& convolution = cache.Get(KeyOf(team.size(), call), kWhat,
                                        [&](Convolution& made, const MakingPrimitives& making) {

@@ -82,7 +82,7 @@ void MatMulDirect(const DeviceContext& context, const MatMulArgs& args, const T*
       args.batch > 1
           ? 1
           : std::max<int64_t>(1, std::min<int64_t>(context.num_threads(), side / kMinPart));
-  ParallelFor(context.num_threads(), args.batch * parts, 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(context, args.batch * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t batch = task / parts, part = task % parts;
       const int64_t lo = side * part / parts, hi = side * (part + 1) / parts;
@@ -139,7 +139,7 @@ void MatMulTiled(const DeviceContext& context, const MatMulArgs& args, const Com
   const int64_t count = args.batch * tiles_m * tiles_n;
   const int64_t parts = std::min<int64_t>(count, context.num_threads());
   const Workspace workspace(context, parts * kPerThread * static_cast<int64_t>(sizeof(C)));
-  ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t part_begin, int64_t part_end) {
+  ParallelFor(context, parts, 1, [&](int64_t part_begin, int64_t part_end) {
     C* sum = workspace.data<C>() + part_begin * kPerThread;
     C* a_tile = sum + kTileM * kTileN;
     C* b_tile = a_tile + kTileM * kTileK;

@@ -152,7 +152,7 @@ void Multiply(const DeviceContext& context, const MatMulArgs& args) {
   const T alpha = static_cast<T>(args.alpha), beta = static_cast<T>(args.beta);
   const int64_t steps = (args.n + kStep - 1) / kStep;
   const int64_t parts = std::min(threads, steps);
-  ParallelFor(static_cast<int>(parts), parts, 1, [&](int64_t part, int64_t) {
+  ParallelFor(context, parts, 1, [&](int64_t part, int64_t) {
     T* const sums = bias + bias_size + part * kRows * kMaxCols;
     const int64_t end = std::min(args.n, steps * (part + 1) / parts * kStep);
     for (int64_t j0 = steps * part / parts * kStep; j0 < end; j0 += kMaxCols) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/driver/counted_groups.h"
+#include "apogee/driver/records/counted_groups.h"
 
 namespace apogee::driver {
 

@@ -7,8 +7,8 @@
 //   groups.Count(plugin.gather_group());     // calls and bytes of each collective so far
 //
 // Groups are the same as those of the world itself. Duplicates of a group are not counted.
-#ifndef APOGEE_DRIVER_COUNTED_GROUPS_H_
-#define APOGEE_DRIVER_COUNTED_GROUPS_H_
+#ifndef APOGEE_DRIVER_RECORDS_COUNTED_GROUPS_H_
+#define APOGEE_DRIVER_RECORDS_COUNTED_GROUPS_H_
 
 #include <map>
 #include <vector>
@@ -41,4 +41,4 @@ report::TrafficRecord CountedBetween(const report::TrafficRecord& begin,
 
 }  // namespace apogee::driver
 
-#endif  // APOGEE_DRIVER_COUNTED_GROUPS_H_
+#endif  // APOGEE_DRIVER_RECORDS_COUNTED_GROUPS_H_

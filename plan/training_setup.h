@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// TrainingSetup: what `apogee plan` prices, without the plugin.
+//
+//   APOGEE_ASSIGN_OR_RETURN(plan::TrainingSetup setup, plan::SetupOf("llama2-7b"));
+//   setup.batch = 64;
+//   setup.training.precision = Precision::kBf16;
+#ifndef APOGEE_PLAN_TRAINING_SETUP_H_
+#define APOGEE_PLAN_TRAINING_SETUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apogee/core/status.h"
+#include "apogee/nn/module.h"
+#include "apogee/optim/options.h"
+#include "apogee/plugins/training_options.h"
+
+namespace apogee::plan {
+
+struct TrainingSetup {
+  std::string model = {};  // for messages
+  // Makes the model without values: tokens i64 [B, T] -> logits [B, T, vocabulary]. `recompute`:
+  // with activation checkpointing of its layers.
+  std::function<std::unique_ptr<nn::Module>(bool recompute)> make_model = nullptr;
+  bool can_recompute = true;
+  int64_t num_layers = 0, num_heads = 0;  // bounds of pp and tp
+  int64_t max_tokens = 0;                 // of a sequence
+
+  int64_t batch = 8;       // samples of a step, of all ranks together
+  int64_t accumulate = 1;  // micro-batches of a step
+  int64_t tokens = 1024;   // of a sample
+  bool recompute = false;
+  TrainingOptions training = {};
+  std::string optimizer = "adamw";
+  optim::OptionMap optimizer_options = {};
+};
+
+// A setup of the model that a config.json describes. `path` is for messages. Errors as of
+// nn::MakeHfModel, and InvalidArgument for a model that takes no tokens.
+absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::string& path);
+
+// A well-known model by its name: its config.json, and a setup. NotFound for another name; lists
+// the names.
+absl::StatusOr<std::string> ConfigOf(const std::string& name);
+absl::StatusOr<TrainingSetup> SetupOf(const std::string& name);
+// The names, sorted.
+std::vector<std::string> KnownModels();
+
+// InvalidArgument that lists all sizes that do not fit.
+absl::Status CheckSetup(const TrainingSetup& setup);
+
+}  // namespace apogee::plan
+
+#endif  // APOGEE_PLAN_TRAINING_SETUP_H_
