@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apogee/nn/models/hf_model.h"
+#include "apogee/nn/models/hf_config.h"
 
 namespace {
 
@@ -17,9 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string json(reinterpret_cast<const char*>(data), size);
   const auto config = apogee::nn::ParseDecoderHfConfig(json, "fuzz", Ignore);
   if (!config.ok()) return 0;
-  // What is accepted makes a model. Parameters have no values, so that sizes cost nothing.
+  // The blocks of a configuration that is accepted have no problems.
   if (!apogee::nn::BlockProblems(config->block).empty()) __builtin_trap();
-  constexpr int64_t kFewLayers = 8;
-  if (config->num_layers <= kFewLayers) apogee::nn::Decoder model(*config);
   return 0;
 }

@@ -7,6 +7,7 @@
 #define APOGEE_NN_MODELS_FAMILIES_FAMILIES_H_
 
 #include <span>
+#include <string>
 
 #include "apogee/nn/models/families/family_fields.h"
 
@@ -20,6 +21,28 @@ struct DecoderFamily {
 
 // Sorted by model_type.
 std::span<const DecoderFamily> DecoderFamilies();
+
+// The values of "model_type" that are no decoders.
+inline constexpr const char* kBertType = "bert";
+inline constexpr const char* kVitType = "vit";
+
+// "model_type"; an error without it.
+absl::StatusOr<std::string> ReadModelType(HfFields& fields);
+
+// What `read` returns, unless a field is refused.
+template <typename Fn>
+auto ReadChecked(FamilyFields& reader, const char* architecture, const Fn& read)
+    -> absl::StatusOr<decltype(read())> {
+  HfFields& fields = reader.fields;
+  fields.MustList("architectures", architecture);
+  if (fields.Has("quantization_config")) {
+    fields.Refuse("quantization_config", "only null works: the weights must be floating numbers");
+  }
+  auto config = read();
+  reader.TellUnread();
+  if (!fields.status().ok()) return fields.status();
+  return config;
+}
 
 DecoderConfig ReadLlama(FamilyFields& f);
 DecoderConfig ReadMistral(FamilyFields& f);
