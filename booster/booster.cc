@@ -209,16 +209,19 @@ std::vector<std::vector<int64_t>> Booster::generate(
   });
 }
 
-bool Booster::IsDry() const {
-  const std::vector<autograd::ParameterPtr> parameters = model_->Parameters();
-  return !parameters.empty() && parameters[0]->context()->is_dry();
+template <typename Body>
+absl::Status Booster::InSave(const char* call, const Body& body) {
+  return InCall(call, [&] {
+    const std::vector<autograd::ParameterPtr> parameters = model_->Parameters();
+    const bool dry = !parameters.empty() && parameters[0]->context()->is_dry();
+    return dry ? absl::OkStatus() : body();
+  });
 }
 
 absl::Status Booster::save_training_state(const std::string& folder, const RunPosition& position,
                                           const SaveOptions& options) {
-  return InCall("save_training_state", [&] {
+  return InSave("save_training_state", [&] {
     CheckScheduler("save_training_state");
-    if (IsDry()) return absl::OkStatus();
     return checkpoints_->Save(Parts(), folder, position, options, *saves_);
   });
 }
@@ -232,9 +235,8 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
 }
 
 absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) {
-  return InCall("save_model", [&] {
-    return IsDry() ? absl::OkStatus() : StateFiles(Parts(), *saves_).SaveModel(path, options);
-  });
+  return InSave("save_model",
+                [&] { return StateFiles(Parts(), *saves_).SaveModel(path, options); });
 }
 
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
@@ -244,9 +246,8 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
 }
 
 absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) {
-  return InCall("save_optimizer", [&] {
-    return IsDry() ? absl::OkStatus() : StateFiles(Parts(), *saves_).SaveOptimizer(path, options);
-  });
+  return InSave("save_optimizer",
+                [&] { return StateFiles(Parts(), *saves_).SaveOptimizer(path, options); });
 }
 
 absl::Status Booster::load_optimizer(const std::string& path,
@@ -256,9 +257,8 @@ absl::Status Booster::load_optimizer(const std::string& path,
 }
 
 absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) {
-  return InCall("save_lr_scheduler", [&] {
+  return InSave("save_lr_scheduler", [&] {
     CheckScheduler("save_lr_scheduler");
-    if (IsDry()) return absl::OkStatus();
     return StateFiles(Parts(), *saves_).SaveScheduler(path, options);
   });
 }

@@ -272,8 +272,9 @@ class Booster : private StepListener {
   // Runs the body of a public method.
   template <typename Body>
   auto InCall(const char* call, const Body& body);
-  // Whether this is a dry run (plan/dry_run.h). Saves then write nothing.
-  bool IsDry() const;
+  // The same for a save. In a dry run (plan/dry_run.h) the body does not run: nothing is written.
+  template <typename Body>
+  absl::Status InSave(const char* call, const Body& body);
   // What saves and loads work on. For calls that CheckBoosted let pass.
   TrainingParts Parts();
 

@@ -100,32 +100,19 @@ absl::Status LaunchThreads(const LaunchOptions& options, int num_threads,
     RetryOutOfMemory([&] { watch.Ended(rank, failure); });
   };
   auto run = [&](int rank) {
-    Reserve reserve;
-    std::exception_ptr thrown;
-    try {
-      {
-        std::lock_guard lock(starting);
-        OkOrThrow(StartTeam(num_threads));
-      }
-      World world(
-          rank, options.num_ranks, std::move(contexts[static_cast<size_t>(rank)]),
-          [&local, rank](const std::vector<int>& members) {
-            return local.MakeGroup(rank, members);
-          },
-          options.trace);
-      fn(world);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    reserve.Release();
-    RankFailure failure;
-    if (thrown) {
-      RetryOutOfMemory([&] {
-        failure = FailureOf(thrown);
-        outcomes.Fail(rank, failure);
-      });
-    }
-    end(rank, failure.message);
+    end(rank, RunRank(rank, outcomes, [&] {
+          {
+            std::lock_guard lock(starting);
+            OkOrThrow(StartTeam(num_threads));
+          }
+          World world(
+              rank, options.num_ranks, std::move(contexts[static_cast<size_t>(rank)]),
+              [&local, rank](const std::vector<int>& members) {
+                return local.MakeGroup(rank, members);
+              },
+              options.trace);
+          fn(world);
+        }));
   };
   std::vector<std::thread> threads;
   threads.reserve(static_cast<size_t>(options.num_ranks));

@@ -34,16 +34,16 @@ const char* MemoryCategoryName(MemoryCategory category) {
   return "?";
 }
 
+bool IsModelData(MemoryCategory category) {
+  return category == MemoryCategory::kParameter || category == MemoryCategory::kGradient ||
+         category == MemoryCategory::kOptimizerState;
+}
+
 namespace {
 
 constexpr int64_t kHugeBytes = 2 << 20;  // size of a huge page on common processors
 
 size_t Index(MemoryCategory category) { return static_cast<size_t>(category); }
-
-bool IsModelData(MemoryCategory category) {
-  return category == MemoryCategory::kParameter || category == MemoryCategory::kGradient ||
-         category == MemoryCategory::kOptimizerState;
-}
 
 }  // namespace
 

@@ -37,6 +37,8 @@ inline constexpr int kNumMemoryCategories = 7;
 // "parameter", "gradient", "optimizer_state", "activation", "communication", "workspace",
 // "checkpoint".
 const char* MemoryCategoryName(MemoryCategory category);
+// Parameters, gradients and optimizer states.
+bool IsModelData(MemoryCategory category);
 
 // A ledger at one moment, for reports and comparisons.
 struct MemoryFigures {

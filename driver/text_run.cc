@@ -118,7 +118,7 @@ void TextRun::BeforeStep(double loss) {
 }
 
 void TextRun::BeforeStep(const Tensor& loss) {
-  BeforeStep(loss.context()->is_dry() ? 0.0 : loss.Item());
+  BeforeStep(rank_.world.context()->is_dry() ? 0.0 : loss.Item());
 }
 
 bool TextRun::AfterStep() {

@@ -82,7 +82,8 @@ class TextRun {
   // The loss on the part of the text that is not for training, before the loop or after it.
   // Collective. A run that has validated after its last step is finished for Start.
   void Validate();
-  // The peak memory of ranks and process. Collective.
+  // Notes the peak memory of ranks and process, and the planned one. OUT/plan.json has both for
+  // every rank. Collective.
   void ReportMemory();
   // Lets the model continue the prompt of the flags, or these. Call it on every rank: all of them
   // gather sharded parameters; otherwise the first replica writes alone.

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "apogee/core/text/text.h"
 #include "apogee/matrix/boosted_run.h"
 #include "apogee/matrix/plugins.h"
 
@@ -16,12 +16,6 @@ namespace {
 
 constexpr MemoryCategory kExact[] = {MemoryCategory::kParameter, MemoryCategory::kGradient,
                                      MemoryCategory::kOptimizerState};
-
-std::string Percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%+.2f %%", 100 * share);
-  return text;
-}
 
 // The first difference that is not allowed; empty if there is none. `waits`: gradients wait for
 // messages to other stages, so their peak depends on the threads' timing.
@@ -69,7 +63,7 @@ CellReport CheckMemory(const Cell& cell) {
     peak_bytes = std::max(peak_bytes, real.peak_total_bytes);
   }
   report.verdict = std::abs(worst) <= kPeakTolerance ? Verdict::kPass : Verdict::kFail;
-  report.detail = internal::Concat("peak ", peak_bytes, " bytes, priced ", Percent(worst));
+  report.detail = internal::Concat("peak ", peak_bytes, " bytes, priced ", FormatChange(worst, 2));
   return report;
 }
 

@@ -18,8 +18,8 @@ Candidate Hybrid(const TrainingSetup& setup, int num_ranks, int pp, int tp, int 
   if (pp > 1) {
     made.name += " pp" + Text(pp);
     made.options["pp_size"] = Text(pp);
-    made.options["num_microbatches"] =
-        Text(std::max<int64_t>(setup.accumulate, setup.batch / made.dp()));
+    // One sample each: more of them leave shorter bubbles.
+    made.options["num_microbatches"] = Text(setup.batch / made.dp());
   }
   if (made.dp() > 1) made.name += " dp" + Text(made.dp());
   if (tp > 1) {
@@ -79,11 +79,10 @@ std::vector<Candidate> Candidates(const TrainingSetup& setup, int num_ranks, boo
   if (num_ranks > 1) add("zero2", states);
   if (num_ranks > 1 || offload) add("gemini", chunks);
   if (offload) return all;
-  for (int pp = 1; pp <= std::min<int64_t>(kMaxPp, std::max<int64_t>(1, setup.num_layers));
-       pp *= 2) {
+  for (int pp = 1; pp <= std::min<int64_t>(kMaxPp, setup.num_layers); pp *= 2) {
     for (int tp = 1; tp <= kMaxTp; tp *= 2) {
       if (pp * tp == 1 || num_ranks % (pp * tp) != 0) continue;
-      if (setup.num_heads == 0 || setup.num_heads % tp != 0) continue;
+      if (setup.num_kv_heads == 0 || setup.num_kv_heads % tp != 0) continue;
       all.push_back(Hybrid(setup, num_ranks, pp, tp, num_ranks > pp * tp ? 1 : 0));
       if (pp == 1 && num_ranks > tp) all.push_back(Hybrid(setup, num_ranks, pp, tp, 3));
     }

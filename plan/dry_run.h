@@ -16,8 +16,8 @@
 // A dry run computes no values. Values that the host writes into small tensors are right. Reading a
 // value of a graph (loss.Item()) throws Error: leave it out if world.context()->is_dry(). Sizes
 // that depend on computed values cannot be priced. The booster's saves write no file in a dry
-// run, and their memory is not part of the price. Whatever else your function writes, it writes in
-// the dry run, too.
+// run, and their memory is not part of the price. Your function's own files are written in the dry
+// run, too.
 //
 // The figures are those of ranks on CPUs. GPUs need other scratch memory.
 #ifndef APOGEE_PLAN_DRY_RUN_H_
@@ -39,8 +39,8 @@ struct DryRunOptions {
   // The ranks that run, ascending; empty: all. In large worlds choose one of each role, such as the
   // first rank of every pipeline stage. The others get the messages of `stand_in`.
   std::vector<int> ranks = {};
-  // For a rank that does not run, the one of `ranks` that has its role. Null: the first member of a
-  // group that runs.
+  // Maps a rank that does not run to the rank of its role in `ranks`. Null: each group uses its
+  // first running member.
   std::function<int(int rank)> stand_in = nullptr;
   // Gets every call of a rank's collectives, on the rank's own thread. Null: nobody.
   std::function<void(int rank, const comm::CollectiveCall& call)> on_call = nullptr;

@@ -59,25 +59,24 @@ void Train(const TrainingSetup& setup, const Candidate& candidate, const comm::W
 PlanRow Price(const TrainingSetup& setup, const Candidate& candidate, const PlanOptions& options) {
   PlanRow row{.candidate = candidate, .refusal = Misfit(candidate, setup)};
   if (!row.refusal.empty()) return row;
-  std::map<int, int64_t> calls_before, bytes_before;
-  std::map<int, comm::Traffic> traffic;
+  std::map<int, comm::Traffic> last_step;  // of the ranks that have begun it
   std::mutex mutex;
   const auto run = [&](comm::World& world) {
     Train(setup, candidate, world, [&] {
       const std::lock_guard lock(mutex);
-      calls_before[world.rank()] = traffic[world.rank()].total_calls();
-      bytes_before[world.rank()] = traffic[world.rank()].total_bytes();
+      last_step.try_emplace(world.rank());
     });
+  };
+  const auto count = [&](int rank, const comm::CollectiveCall& call) {
+    const std::lock_guard lock(mutex);
+    const auto found = last_step.find(rank);
+    if (found != last_step.end()) found->second.Add(call.kind, call.payload_bytes);
   };
   auto ranks = DryRun({.num_ranks = candidate.num_ranks,
                        .threads_per_rank = options.threads_per_rank,
                        .ranks = candidate.Roles(),
                        .stand_in = [&](int rank) { return candidate.RoleOf(rank); },
-                       .on_call =
-                           [&](int rank, const comm::CollectiveCall& call) {
-                             const std::lock_guard lock(mutex);
-                             traffic[rank].Add(call.kind, call.payload_bytes);
-                           }},
+                       .on_call = count},
                       run);
   if (!ranks.ok()) {
     row.refusal = Message(ranks.status());
@@ -86,10 +85,9 @@ PlanRow Price(const TrainingSetup& setup, const Candidate& candidate, const Plan
   row.ranks = *std::move(ranks);
   row.largest = *std::ranges::max_element(
       row.ranks, {}, [](const RankPlan& rank) { return rank.memory.peak_reserved_bytes; });
-  for (const RankPlan& rank : row.ranks) {
-    row.collectives =
-        std::max(row.collectives, rank.traffic.total_calls() - calls_before[rank.rank]);
-    row.bytes = std::max(row.bytes, rank.traffic.total_bytes() - bytes_before[rank.rank]);
+  for (const auto& [rank, traffic] : last_step) {
+    row.collectives = std::max(row.collectives, traffic.total_calls());
+    row.bytes = std::max(row.bytes, traffic.total_bytes());
   }
   row.fits = options.device_bytes == 0 || row.peak_bytes() <= options.device_bytes;
   return row;

@@ -2,7 +2,6 @@
 
 // A plan as text and as JSON.
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "apogee/core/text/text.h"
@@ -54,13 +53,6 @@ std::string Aligned(const std::vector<Cells>& rows) {
   return text;
 }
 
-std::string Percent(int64_t planned, int64_t measured) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%+.1f %%",
-                100.0 * static_cast<double>(measured - planned) / static_cast<double>(planned));
-  return text;
-}
-
 // "" if nothing was measured.
 std::string Comparison(const PlanReport& report) {
   std::vector<Cells> table = {{"plugin", "rank", "planned", "measured", "difference"}};
@@ -68,8 +60,10 @@ std::string Comparison(const PlanReport& report) {
     for (size_t r = 0; r < row.measured.size(); ++r) {
       const int64_t planned = row.ranks[r].memory.peak_reserved_bytes;
       const int64_t measured = row.measured[r].memory.peak_reserved_bytes;
-      table.push_back({row.candidate.name, std::to_string(row.ranks[r].rank), FormatBytes(planned),
-                       FormatBytes(measured), Percent(planned, measured)});
+      table.push_back(
+          {row.candidate.name, std::to_string(row.ranks[r].rank), FormatBytes(planned),
+           FormatBytes(measured),
+           FormatChange(static_cast<double>(measured) / static_cast<double>(planned) - 1)});
     }
   }
   return table.size() == 1 ? "" : "\nPeaks of a real run:\n\n" + Aligned(table);
@@ -129,7 +123,7 @@ std::string TableOf(const PlanReport& report) {
   }
   std::string text = Describe(report) + "\n" + Aligned(table) +
                      "\nMemory of the rank that needs most. Collectives and sent bytes: of a rank "
-                     "in a step.\n";
+                     "in a step. Pipelines (pp) take a sample at a time.\n";
   if (!refused.empty()) text += "\nLeft out:\n" + refused;
   text += Comparison(report);
   const auto first = std::ranges::find_if(report.rows, &PlanRow::fits);

@@ -29,7 +29,7 @@ absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::
   APOGEE_ASSIGN_OR_RETURN(nn::DecoderConfig config,
                           nn::ParseDecoderHfConfig(json, path, [](auto&) {}));
   setup.num_layers = config.num_layers;
-  setup.num_heads = config.block.num_kv_heads;
+  setup.num_kv_heads = config.block.num_kv_heads;
   setup.make_model = [config](bool recompute) {
     nn::DecoderConfig chosen = config;
     chosen.recompute = recompute;

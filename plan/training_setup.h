@@ -27,8 +27,9 @@ struct TrainingSetup {
   // with activation checkpointing of its layers.
   std::function<std::unique_ptr<nn::Module>(bool recompute)> make_model = nullptr;
   bool can_recompute = true;
-  int64_t num_layers = 0, num_heads = 0;  // bounds of pp and tp
-  int64_t max_tokens = 0;                 // of a sequence
+  int64_t num_layers = 0;    // bounds the stages of a pipeline
+  int64_t num_kv_heads = 0;  // what tp must divide; 0: the model is not cut
+  int64_t max_tokens = 0;    // of a sequence
 
   int64_t batch = 8;       // samples of a step, of all ranks together
   int64_t accumulate = 1;  // micro-batches of a step

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 
 #include "apogee/core/memory.h"
@@ -26,11 +25,8 @@ struct Bytes {
 // "+0.7 %".
 std::string Difference(const Bytes& bytes) {
   if (!bytes.planned || *bytes.planned == 0) return "–";
-  char text[40];
-  std::snprintf(
-      text, sizeof(text), "%+.1f %%",
-      100 * (static_cast<double>(bytes.measured) / static_cast<double>(*bytes.planned) - 1));
-  return text;
+  return FormatChange(static_cast<double>(bytes.measured) / static_cast<double>(*bytes.planned) -
+                      1);
 }
 
 // The planned bytes above the measured ones.

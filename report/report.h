@@ -7,8 +7,8 @@
 // The page is one file. It loads nothing, works from disk, and follows the reader's setting, dark
 // or light. It has charts of all runs together (loss, learning rate, gradient norm, tokens per
 // second, share of peak), memory by category (planned against measured), pictures of the layout and
-// the pipeline, traffic by collective, skipped steps, checkpoints and notes. Whatever a run did not
-// record is named as missing.
+// the pipeline, traffic by collective, skipped steps, checkpoints and notes. It names the parts
+// that a run did not record.
 //
 // Errors: those of ReadRun (run_data.h); InvalidArgument for no run, for one that is given twice,
 // and for a file that cannot be written. The file appears whole or not at all.

@@ -17,7 +17,6 @@
 #include "apogee/data/corpus_sources.h"
 #include "apogee/data/token_files/token_file.h"
 #include "apogee/nn/losses.h"
-#include "apogee/tensor/make_context.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/language_model.h"
 #include "apogee/tools/report_error.h"
@@ -237,16 +236,7 @@ void AddEvaluateCommand(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command->add_option("--limit-tokens", flags->limit_tokens, "Predict only so many tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 62));
-  command->add_option("--tokenizer", flags->model.tokenizer,
-                      "tokenizer.json, tiktoken file, SentencePiece model, or byte; default: the "
-                      "folder's tokenizer.json; token files need none");
-  command->add_option("--dtype", flags->model.dtype, "Of weights and activations")
-      ->check(CLI::IsMember({"f32", "bf16", "f64"}))
-      ->capture_default_str();
-  command->add_option("--threads", flags->model.threads, "CPU threads; default: one per core")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--device", flags->model.device, "cpu, cuda or cuda:N")
-      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
+  AddModelOptions(*command, flags->model, "; token files need none");
   command->add_flag("--json", flags->json, "One line of JSON");
   command->footer("Exit status: 0 done, 1 damaged files, 2 wrong use or bad input.");
   command->callback([flags, &exit_code] {

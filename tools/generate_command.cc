@@ -12,7 +12,6 @@
 #include "apogee/core/text/printable.h"
 #include "apogee/core/text/text.h"
 #include "apogee/nn/generation/generate.h"
-#include "apogee/tensor/make_context.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/language_model.h"
 #include "apogee/tools/report_error.h"
@@ -164,16 +163,7 @@ void AddGenerateCommand(CLI::App& app, int& exit_code) {
   command->add_flag("--no-stop", flags->no_stop,
                     "Go on behind the end of a text (eos_token_id of generation_config.json or "
                     "config.json)");
-  command->add_option("--tokenizer", flags->model.tokenizer,
-                      "tokenizer.json, tiktoken file, SentencePiece model, or byte; default: the "
-                      "folder's tokenizer.json");
-  command->add_option("--dtype", flags->model.dtype, "Of weights and activations")
-      ->check(CLI::IsMember({"f32", "bf16", "f64"}))
-      ->capture_default_str();
-  command->add_option("--threads", flags->model.threads, "CPU threads; default: one per core")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--device", flags->model.device, "cpu, cuda or cuda:N")
-      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
+  AddModelOptions(*command, flags->model);
   command->add_flag("--json", flags->json,
                     "A line of JSON for each prompt, with the tokens; text is the new text");
   command->footer(

@@ -2,6 +2,7 @@
 
 #include "apogee/tools/language_model.h"
 
+#include <CLI/CLI.hpp>
 #include <utility>
 
 #include "apogee/checkpoint/format/open_tensor_file.h"
@@ -23,6 +24,20 @@ absl::StatusOr<data::TokenizerPtr> TokenizerOf(const LanguageModelFlags& flags) 
 }
 
 }  // namespace
+
+void AddModelOptions(CLI::App& command, LanguageModelFlags& flags, const std::string& note) {
+  command.add_option("--tokenizer", flags.tokenizer,
+                     "tokenizer.json, tiktoken file, SentencePiece model, or byte; default: the "
+                     "folder's tokenizer.json" +
+                         note);
+  command.add_option("--dtype", flags.dtype, "Of weights and activations")
+      ->check(CLI::IsMember({"f32", "bf16", "f64"}))
+      ->capture_default_str();
+  command.add_option("--threads", flags.threads, "CPU threads; default: one per core")
+      ->check(CLI::Range(1, kMaxThreads));
+  command.add_option("--device", flags.device, "cpu, cuda or cuda:N")
+      ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
+}
 
 absl::StatusOr<LanguageModel> LoadLanguageModel(const LanguageModelFlags& flags,
                                                 bool needs_tokenizer) {

@@ -14,6 +14,10 @@
 #include "apogee/booster/pretrained.h"
 #include "apogee/data/tokenizer/tokenizer.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace apogee::tools {
 
 struct LanguageModelFlags {
@@ -23,6 +27,9 @@ struct LanguageModelFlags {
   std::string device = "cpu";
   int threads = 0;  // 0: one per core
 };
+
+// Adds --tokenizer, --dtype, --threads and --device. `note` ends the help of --tokenizer.
+void AddModelOptions(CLI::App& command, LanguageModelFlags& flags, const std::string& note = "");
 
 struct LanguageModel {
   nn::HfModel hf;

@@ -3,7 +3,7 @@
 #include "apogee/comm/dry/dry_launch.h"
 
 #include <algorithm>
-#include <exception>
+#include <functional>
 #include <numeric>
 #include <system_error>
 #include <thread>
@@ -24,36 +24,24 @@ absl::Status DryLaunch(const DryOptions& options, const std::function<void(World
     settled.ranks.resize(static_cast<size_t>(options.num_ranks));
     std::iota(settled.ranks.begin(), settled.ranks.end(), 0);
   }
-  if (!std::ranges::is_sorted(settled.ranks) || settled.ranks.front() < 0 ||
-      settled.ranks.back() >= options.num_ranks) {
+  const bool ascending =
+      std::ranges::adjacent_find(settled.ranks, std::greater_equal()) == settled.ranks.end();
+  if (!ascending || settled.ranks.front() < 0 || settled.ranks.back() >= options.num_ranks) {
     return InvalidArgument("dry run: the ranks that run must be ascending and in a world of ",
                            options.num_ranks);
   }
   dry::DryWorld dry(settled);
   Outcomes outcomes;
   const auto run = [&](int rank) {
-    Reserve reserve;
-    std::exception_ptr thrown;
-    try {
+    const std::string failure = RunRank(rank, outcomes, [&] {
       World world(
           rank, options.num_ranks,
           CpuContext({.num_threads = options.threads_per_rank, .dry = true}),
           [&dry, rank](const std::vector<int>& members) { return dry.MakeGroup(rank, members); });
       fn(world);
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    reserve.Release();
-    RankFailure failure;
-    if (thrown) {
-      RetryOutOfMemory([&] {
-        failure = FailureOf(thrown);
-        outcomes.Fail(rank, failure);
-      });
-    }
+    });
     RetryOutOfMemory([&] {
-      dry.Leave(rank, failure.message.empty() ? "returned before this collective"
-                                              : "failed: " + failure.message);
+      dry.Leave(rank, failure.empty() ? "returned before this collective" : "failed: " + failure);
     });
   };
   std::vector<std::thread> threads;

@@ -46,12 +46,6 @@ void Reduce(const std::vector<CollectiveCall>& calls, const std::vector<int>& ru
   if (!outputs.empty()) reduce(0, outputs);
 }
 
-bool IsModelData(const Tensor& tensor) {
-  const MemoryCategory category = tensor.storage()->category();
-  return category == MemoryCategory::kParameter || category == MemoryCategory::kGradient ||
-         category == MemoryCategory::kOptimizerState;
-}
-
 void Gather(const std::vector<CollectiveCall>& calls, const CollectiveCall& mine) {
   const int64_t bytes = mine.input.bytes();
   // In place, the own input is a part of the output; it is at the same place there.
@@ -79,7 +73,7 @@ bool Moves(const CollectiveCall& call) {
   }
   // Small shards of a large chunk are not what ranks agree on.
   return call.kind != CollectiveKind::kAllGather || call.output.bytes() <= kDryBytes ||
-         !IsModelData(call.output);
+         !IsModelData(call.output.storage()->category());
 }
 
 void MoveSmall(const std::vector<CollectiveCall>& calls, const std::vector<int>& running) {

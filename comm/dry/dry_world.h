@@ -63,15 +63,13 @@ class DryWorld {
   // World rank `rank` has returned or failed: all that wait for it fail.
   void Leave(int rank, const std::string& reason);
 
-  const std::vector<int>& ranks() const { return options_.ranks; }
-
  private:
   std::shared_ptr<GroupState> MakeState(const std::vector<int>& members) const;
   void Finish(Operation& operation, const std::string& error);
   // `pair`: sender and receiver; empty for an operation of the whole group.
   static void Move(const GroupState& state, const Operation& operation,
                    const std::vector<int>& pair);
-  // Fails the operations of a channel that wait for a rank that has left.
+  // Fails a channel's operations whose missing member has left.
   void FailWithout(const GroupState& state, GroupState::Channel& channel);
   void FailAll(GroupState& state);
 

@@ -2,10 +2,7 @@
 
 // How the ranks of a launch ended, and which error to report. Private to comm.
 //
-//   std::exception_ptr thrown;
-//   try { fn(world); } catch (...) { thrown = std::current_exception(); }
-//   reserve.Release();
-//   if (thrown) RetryOutOfMemory([&] { outcomes.Fail(rank, FailureOf(thrown)); });
+//   const std::string failure = RunRank(rank, outcomes, [&] { fn(world); });
 #ifndef APOGEE_COMM_FAILURE_OUTCOMES_H_
 #define APOGEE_COMM_FAILURE_OUTCOMES_H_
 
@@ -13,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/core/status.h"
@@ -74,6 +72,28 @@ void RetryOutOfMemory(const Report& report) {
       WaitForMemory(attempt);
     }
   }
+}
+
+// Runs a rank's function on its thread. Notes what it threw in `outcomes`, and returns the message;
+// "" if it returned. Needs no memory to begin.
+template <typename Fn>
+std::string RunRank(int rank, Outcomes& outcomes, const Fn& fn) {
+  Reserve reserve;
+  std::exception_ptr thrown;
+  try {
+    fn();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  reserve.Release();
+  RankFailure failure;
+  if (thrown) {
+    RetryOutOfMemory([&] {
+      failure = FailureOf(thrown);
+      outcomes.Fail(rank, failure);
+    });
+  }
+  return std::move(failure.message);
 }
 
 }  // namespace apogee::comm

@@ -76,6 +76,12 @@ std::string FormatBytes(int64_t bytes) {
   return text;
 }
 
+std::string FormatChange(double share, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%+.*f %%", decimals, 100 * share);
+  return text;
+}
+
 std::string FormatThousands(int64_t value) {
   std::string digits = std::to_string(value);
   for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > (value < 0 ? 1 : 0); i -= 3) {

@@ -31,6 +31,8 @@ bool GlobMatches(const std::string& pattern, const std::string& text);
 
 // For example "1.5 GiB", "12.0 MiB", "512 B".
 std::string FormatBytes(int64_t bytes);
+// "+0.7 %" of 0.007.
+std::string FormatChange(double share, int decimals = 1);
 // For example "1,335".
 std::string FormatThousands(int64_t value);
 

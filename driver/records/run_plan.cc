@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -33,14 +32,10 @@ const char* NameOf(size_t figure) {
 }
 
 std::string Planned(double planned, double measured) {
-  std::string text = internal::Concat("planned ", FormatBytes(static_cast<int64_t>(planned)),
-                                      ", measured ", FormatBytes(static_cast<int64_t>(measured)));
-  if (planned > 0) {
-    char percent[32];
-    std::snprintf(percent, sizeof(percent), " (%+.1f %%)", 100 * (measured / planned - 1));
-    text += percent;
-  }
-  return text;
+  const std::string text =
+      internal::Concat("planned ", FormatBytes(static_cast<int64_t>(planned)), ", measured ",
+                       FormatBytes(static_cast<int64_t>(measured)));
+  return planned > 0 ? text + " (" + FormatChange(measured / planned - 1) + ")" : text;
 }
 
 nlohmann::ordered_json Peaks(double planned, double measured) {
@@ -52,8 +47,9 @@ nlohmann::ordered_json Peaks(double planned, double measured) {
 
 RunPlan PlanRun(RunFlags& flags, const std::function<int(const Rank&)>& train, const Corpus& corpus,
                 const ProcessMemory& start) {
-  const auto processes = comm::StartedProcesses();
-  const int num_ranks = processes.ok() && processes->size > 1 ? processes->size : flags.ranks;
+  const comm::Processes processes = ValueOrThrow(comm::StartedProcesses());
+  if (processes.rank != 0) return {.why_not = "rank 0 has the plan"};
+  const int num_ranks = processes.size > 1 ? processes.size : flags.ranks;
   if (flags.device != "cpu") return {.why_not = "only runs on CPUs are planned"};
   if (num_ranks > kMostRanks) {
     return {.why_not = internal::Concat("only runs of up to ", kMostRanks, " ranks are planned")};

@@ -25,12 +25,13 @@ struct RunPlan {
   std::string why_not = {};                // why there is none
 };
 
-// Changes the flags while it runs, and puts them back.
+// Of ranks that are processes, only rank 0's makes the plan. Changes the flags while it runs, and
+// puts them back.
 RunPlan PlanRun(RunFlags& flags, const std::function<int(const Rank&)>& train, const Corpus& corpus,
                 const ProcessMemory& start);
 
 // The planned and measured memory of every rank: as text for people, and as the file plan.json.
-// Every rank calls this; all get the same.
+// Every rank calls this; rank 0's result has the plan.
 struct PlanComparison {
   std::string text;  // "memory: planned 412.0 MiB, measured 415.1 MiB (+0.7 %) on rank 0; …"
   std::string json;  // "": there is no plan

@@ -8,8 +8,8 @@
 #include "apogee/autograd/documents.h"
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/autograd/recompute.h"
 #include "apogee/nn/models/transformer/block.h"
+#include "apogee/nn/models/transformer/layer_piece.h"
 #include "apogee/nn/models/transformer/path_register.h"
 
 namespace apogee::nn {
@@ -44,29 +44,14 @@ void Validate(const BertConfig& c) {
 }  // namespace
 
 BlockConfig BertBlock() {
-  return {
-      .norm = NormKind::kLayerNorm,
-      .norm_eps = 1e-12,
-      .qkv_bias = true,
-      .out_bias = true,
-      .mlp_bias = true,
-      .has_rotary = false,
-      .causal = false,
-      .gated_mlp = false,
-      .activation = Activation::kGelu,
-      .has_dropout = true,
-      .names = {
-          .attention_norms = {.before = {}, .after = {}, .after_add = "attention.output.LayerNorm"},
-          .mlp_norms = {.before = {}, .after = {}, .after_add = "output.LayerNorm"},
-          .attention = "attention",
-          .mlp = "",
-          .q = "attention.self.query",
-          .k = "attention.self.key",
-          .v = "attention.self.value",
-          .out = "attention.output.dense",
-          .core = "attention.core",
-          .up = "intermediate.dense",
-          .down = "output.dense"}};
+  BlockConfig block = EncoderBlock();
+  BlockNames& names = block.names;
+  names.attention_norms = {.before = {}, .after = {}, .after_add = "attention.output.LayerNorm"};
+  names.mlp_norms = {.before = {}, .after = {}, .after_add = "output.LayerNorm"};
+  names.q = "attention.self.query";
+  names.k = "attention.self.key";
+  names.v = "attention.self.value";
+  return block;
 }
 
 Bert::Bert(const BertConfig& config) : config_(config) {
@@ -149,14 +134,8 @@ std::vector<Piece> Bert::MakePieces() {
        .cost = kLookup,
        .forward = [this](const Tensor& x) { return Embed(x); }}};
   for (size_t i = 0; i < layers_.size(); ++i) {
-    Module* layer = layers_[i].get();
-    pieces.push_back({.name = kBertLayers + std::to_string(i),
-                      .modules = {layer},
-                      .forward = [this, layer](const Tensor& x) {
-                        return config_.recompute
-                                   ? autograd::Recompute(std::ref(*layer), x, &generator())
-                                   : (*layer)(x);
-                      }});
+    pieces.push_back(
+        LayerPiece(kBertLayers + std::to_string(i), *layers_[i], *this, config_.recompute));
   }
   pieces.push_back({.name = kBertDecoder,
                     .modules = {transform_.get(), transform_norm_.get(), decoder_.get()},

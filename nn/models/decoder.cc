@@ -6,8 +6,8 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/autograd/recompute.h"
 #include "apogee/nn/models/transformer/block.h"
+#include "apogee/nn/models/transformer/layer_piece.h"
 #include "apogee/nn/models/transformer/path_register.h"
 
 namespace apogee::nn {
@@ -124,14 +124,8 @@ std::vector<Piece> Decoder::MakePieces() {
   add(embed, drop_.get());
   std::vector<Piece> pieces = {std::move(embed)};
   for (size_t i = 0; i < layers_.size(); ++i) {
-    Module* layer = layers_[i].get();
-    pieces.push_back({.name = config_.names.layers + "." + std::to_string(i),
-                      .modules = {layer},
-                      .forward = [this, layer](const Tensor& x) {
-                        return config_.recompute
-                                   ? autograd::Recompute(std::ref(*layer), x, &generator())
-                                   : (*layer)(x);
-                      }});
+    pieces.push_back(LayerPiece(config_.names.layers + "." + std::to_string(i), *layers_[i], *this,
+                                config_.recompute));
   }
   Piece head{.name = config_.names.head,
              .tied = {head_->weight()},

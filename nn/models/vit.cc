@@ -7,9 +7,9 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/autograd/recompute.h"
 #include "apogee/nn/convolution.h"
 #include "apogee/nn/models/transformer/block.h"
+#include "apogee/nn/models/transformer/layer_piece.h"
 #include "apogee/nn/models/transformer/path_register.h"
 
 namespace apogee::nn {
@@ -35,27 +35,14 @@ void Validate(const VitConfig& c) {
 }  // namespace
 
 BlockConfig VitBlock() {
-  return {.norm = NormKind::kLayerNorm,
-          .norm_eps = 1e-12,
-          .qkv_bias = true,
-          .out_bias = true,
-          .mlp_bias = true,
-          .has_rotary = false,
-          .causal = false,
-          .gated_mlp = false,
-          .activation = Activation::kGelu,
-          .has_dropout = true,
-          .names = {.attention_norms = {.before = "layernorm_before", .after = {}, .after_add = {}},
-                    .mlp_norms = {.before = "layernorm_after", .after = {}, .after_add = {}},
-                    .attention = "attention",
-                    .mlp = "",
-                    .q = "attention.attention.query",
-                    .k = "attention.attention.key",
-                    .v = "attention.attention.value",
-                    .out = "attention.output.dense",
-                    .core = "attention.core",
-                    .up = "intermediate.dense",
-                    .down = "output.dense"}};
+  BlockConfig block = EncoderBlock();
+  BlockNames& names = block.names;
+  names.attention_norms.before = "layernorm_before";
+  names.mlp_norms.before = "layernorm_after";
+  names.q = "attention.attention.query";
+  names.k = "attention.attention.key";
+  names.v = "attention.attention.value";
+  return block;
 }
 
 // Images as tokens: one for the class, then one for each patch, by rows.
@@ -117,14 +104,8 @@ std::vector<Piece> Vit::MakePieces() {
   std::vector<Piece> pieces = {
       {.name = kVitEmbeddings, .modules = {embeddings_.get()}, .forward = std::ref(*embeddings_)}};
   for (size_t i = 0; i < layers_.size(); ++i) {
-    Module* layer = layers_[i].get();
-    pieces.push_back({.name = kVitLayers + std::to_string(i),
-                      .modules = {layer},
-                      .forward = [this, layer](const Tensor& x) {
-                        return config_.recompute
-                                   ? autograd::Recompute(std::ref(*layer), x, &generator())
-                                   : (*layer)(x);
-                      }});
+    pieces.push_back(
+        LayerPiece(kVitLayers + std::to_string(i), *layers_[i], *this, config_.recompute));
   }
   pieces.push_back({.name = kVitClassifier,
                     .modules = {norm_.get(), classifier_.get()},

@@ -6,7 +6,7 @@
 //   APOGEE_ASSIGN_OR_RETURN(int64_t bytes, json.Count("/ranks/0/measured_peak_bytes"));
 //   for (const std::string& name : json.Children("/ranks/0/categories")) ...
 //
-// The text may be hostile: what is kept is bounded by its size (ParseBudget). Errors are DataLoss;
+// The text may be hostile: memory is bounded by its size (ParseBudget). Errors are DataLoss;
 // they name the file, and the byte or the pointer.
 #ifndef APOGEE_REPORT_FILES_FLAT_JSON_H_
 #define APOGEE_REPORT_FILES_FLAT_JSON_H_

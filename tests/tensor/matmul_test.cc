@@ -33,7 +33,7 @@ struct Problem {
 };
 
 // Runs the kernel twice, compares the bits of the runs and the values with the naive product.
-void Check(const Problem& p) {
+void ExpectProduct(const Problem& p) {
   SCOPED_TRACE(::testing::Message()
                << DTypeName(p.dtype) << " -> " << DTypeName(p.c_dtype) << " batch " << p.batch
                << " m " << p.m << " n " << p.n << " k " << p.k << " trans " << p.a_trans
@@ -115,17 +115,17 @@ TEST(MatMulTest, EveryCombination) {
     for (DType c_dtype : {dtype, DType::kF32}) {
       for (int flags = 0; flags < 64; ++flags) {
         const bool scaled = (flags & 8) != 0;
-        Check({.dtype = dtype,
-               .c_dtype = c_dtype,
-               .bias_dtype = (flags & 32) ? DType::kF32 : dtype,
-               .m = 17,
-               .n = 33,
-               .k = 29,
-               .a_trans = (flags & 1) != 0,
-               .b_trans = (flags & 2) != 0,
-               .bias = (flags & 4) != 0,
-               .alpha = scaled ? -0.5 : 1.0,
-               .beta = (flags & 16) ? (scaled ? 0.25 : 1.0) : 0.0});
+        ExpectProduct({.dtype = dtype,
+                       .c_dtype = c_dtype,
+                       .bias_dtype = (flags & 32) ? DType::kF32 : dtype,
+                       .m = 17,
+                       .n = 33,
+                       .k = 29,
+                       .a_trans = (flags & 1) != 0,
+                       .b_trans = (flags & 2) != 0,
+                       .bias = (flags & 4) != 0,
+                       .alpha = scaled ? -0.5 : 1.0,
+                       .beta = (flags & 16) ? (scaled ? 0.25 : 1.0) : 0.0});
       }
     }
   }
@@ -139,16 +139,16 @@ TEST(MatMulTest, Sizes) {
     for (auto [m, n, k] : sizes) {
       for (int trans = 0; trans < 4; ++trans) {
         for (int threads : {1, 2}) {
-          Check({.dtype = dtype,
-                 .c_dtype = dtype,
-                 .bias_dtype = dtype,
-                 .m = m,
-                 .n = n,
-                 .k = k,
-                 .a_trans = (trans & 1) != 0,
-                 .b_trans = (trans & 2) != 0,
-                 .bias = true,
-                 .threads = threads});
+          ExpectProduct({.dtype = dtype,
+                         .c_dtype = dtype,
+                         .bias_dtype = dtype,
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .a_trans = (trans & 1) != 0,
+                         .b_trans = (trans & 2) != 0,
+                         .bias = true,
+                         .threads = threads});
         }
       }
     }
@@ -162,18 +162,18 @@ TEST(MatMulTest, FewRows) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{259, 261}, {70, 1003}, {1100, 61}}) {
         const int flags = static_cast<int>(m + n);
         for (const bool b_trans : {false, true}) {
-          Check({.dtype = dtype,
-                 .c_dtype = m % 3 == 0 ? DType::kF32 : dtype,
-                 .bias_dtype = m % 4 == 0 ? DType::kF32 : dtype,
-                 .m = m,
-                 .n = n,
-                 .k = k,
-                 .b_trans = b_trans,
-                 .bias = (flags & 1) != 0,
-                 .alpha = (flags & 2) != 0 ? -0.5 : 1.0,
-                 .beta = (flags & 4) != 0 ? 0.25 : 0.0,
-                 .pad = m % 2 == 0 ? 3 : 0,
-                 .threads = 1 + static_cast<int>(m % 3)});
+          ExpectProduct({.dtype = dtype,
+                         .c_dtype = m % 3 == 0 ? DType::kF32 : dtype,
+                         .bias_dtype = m % 4 == 0 ? DType::kF32 : dtype,
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .b_trans = b_trans,
+                         .bias = (flags & 1) != 0,
+                         .alpha = (flags & 2) != 0 ? -0.5 : 1.0,
+                         .beta = (flags & 4) != 0 ? 0.25 : 0.0,
+                         .pad = m % 2 == 0 ? 3 : 0,
+                         .threads = 1 + static_cast<int>(m % 3)});
         }
       }
     }
@@ -181,27 +181,27 @@ TEST(MatMulTest, FewRows) {
 }
 
 TEST(MatMulTest, NothingToSumLeavesBetaCAndBias) {
-  Check({.m = 3, .n = 4, .k = 0, .beta = 0});
-  Check({.m = 3, .n = 4, .k = 0, .bias = true, .beta = 0.5});
+  ExpectProduct({.m = 3, .n = 4, .k = 0, .beta = 0});
+  ExpectProduct({.m = 3, .n = 4, .k = 0, .bias = true, .beta = 0.5});
 }
 
 TEST(MatMulTest, StridesAndBatches) {
   for (DType dtype : kFloats) {
     for (int trans = 0; trans < 4; ++trans) {
       for (bool share_b : {false, true}) {
-        Check({.dtype = dtype,
-               .c_dtype = dtype,
-               .bias_dtype = dtype,
-               .batch = 5,
-               .m = 18,
-               .n = 31,
-               .k = 20,
-               .a_trans = (trans & 1) != 0,
-               .b_trans = (trans & 2) != 0,
-               .bias = true,
-               .pad = 3,
-               .share_b = share_b,
-               .threads = 2});
+        ExpectProduct({.dtype = dtype,
+                       .c_dtype = dtype,
+                       .bias_dtype = dtype,
+                       .batch = 5,
+                       .m = 18,
+                       .n = 31,
+                       .k = 20,
+                       .a_trans = (trans & 1) != 0,
+                       .b_trans = (trans & 2) != 0,
+                       .bias = true,
+                       .pad = 3,
+                       .share_b = share_b,
+                       .threads = 2});
       }
     }
   }
@@ -210,14 +210,14 @@ TEST(MatMulTest, StridesAndBatches) {
 TEST(MatMulTest, MixedOutputs) {
   for (DType dtype : kFloats) {
     for (DType c_dtype : kFloats) {
-      Check({.dtype = dtype,
-             .c_dtype = c_dtype,
-             .bias_dtype = DType::kF64,
-             .m = 9,
-             .n = 21,
-             .k = 14,
-             .bias = true,
-             .beta = 2});
+      ExpectProduct({.dtype = dtype,
+                     .c_dtype = c_dtype,
+                     .bias_dtype = DType::kF64,
+                     .m = 9,
+                     .n = 21,
+                     .k = 14,
+                     .bias = true,
+                     .beta = 2});
     }
   }
 }

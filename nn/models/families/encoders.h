@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The encoders: what BERT and ViT read from config.json.
+// The fields of config.json that BERT and ViT read.
 //
 //   const BertConfig config = ReadBert(fields);
 #ifndef APOGEE_NN_MODELS_FAMILIES_ENCODERS_H_

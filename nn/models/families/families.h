@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The families of decoders: what each reads from config.json.
+// The families of decoders, and the function by which each reads config.json.
 //
 //   for (const DecoderFamily& family : DecoderFamilies()) names.push_back(family.model_type);
 #ifndef APOGEE_NN_MODELS_FAMILIES_FAMILIES_H_

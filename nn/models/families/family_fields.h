@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FamilyFields: what the families' config.json have in common, read with the checks and the
-// refusals. A family's own source reads the rest.
+// FamilyFields reads the fields of config.json that the families share, with checks and refusals. A
+// family's own source reads the others.
 //
 //   FamilyFields f(fields, notice, path);
 //   DecoderConfig config = f.Sizes({.vocab_size = 32000, .hidden_size = 4096, ...});

@@ -6,6 +6,25 @@
 
 namespace apogee::nn {
 
+BlockConfig EncoderBlock() {
+  BlockConfig block;
+  block.norm = NormKind::kLayerNorm;
+  block.norm_eps = 1e-12;
+  block.qkv_bias = block.out_bias = block.mlp_bias = true;
+  block.has_rotary = false;
+  block.causal = false;
+  block.gated_mlp = false;
+  block.activation = Activation::kGelu;
+  block.has_dropout = true;
+  block.names.attention = "attention";
+  block.names.mlp = "";
+  block.names.out = "attention.output.dense";
+  block.names.core = "attention.core";
+  block.names.up = "intermediate.dense";
+  block.names.down = "output.dense";
+  return block;
+}
+
 std::string BlockProblems(const BlockConfig& c) {
   std::string problems;
   const auto require = [&](bool ok, const auto&... parts) {

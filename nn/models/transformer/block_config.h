@@ -100,6 +100,9 @@ struct BlockConfig {
   BlockNames names = {};
 };
 
+// The options that BERT and ViT share, and the names that both give to layers.
+BlockConfig EncoderBlock();
+
 // The problems of a configuration, one a line with a leading "\n  "; "": there is none.
 std::string BlockProblems(const BlockConfig& config);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A transformer in straight loops over doubles, after the families' papers: what tests compare the
-// models with. It shares no code with them.
+// A transformer in straight loops over doubles, after the families' papers. Tests compare the
+// models with it; it shares no code with them.
 //
 //   Transformer t{.hidden = 16, .heads = 4, .kv_heads = 2, .layers = 2};
 //   t.weights["embed"] = ...;                 // what is there decides what is computed
