@@ -47,6 +47,8 @@ void Traffic::Add(CollectiveKind kind, int64_t bytes) {
   bytes_[static_cast<size_t>(kind)] += bytes;
 }
 
+Traffic operator+(const Traffic& a, const Traffic& b) { return a - (-1) * b; }
+
 Traffic operator-(const Traffic& a, const Traffic& b) {
   Traffic difference;
   for (size_t i = 0; i < kNumCollectiveKinds; ++i) {
@@ -54,6 +56,13 @@ Traffic operator-(const Traffic& a, const Traffic& b) {
     difference.bytes_[i] = a.bytes_[i] - b.bytes_[i];
   }
   return difference;
+}
+
+Traffic operator*(int64_t times, const Traffic& traffic) {
+  Traffic product = traffic;
+  for (int64_t& calls : product.calls_) calls *= times;
+  for (int64_t& bytes : product.bytes_) bytes *= times;
+  return product;
 }
 
 }  // namespace apogee::comm

@@ -41,7 +41,9 @@ class Traffic {
   int64_t total_calls() const;
   int64_t total_bytes() const;
   void Add(CollectiveKind kind, int64_t bytes);
+  friend Traffic operator+(const Traffic& a, const Traffic& b);
   friend Traffic operator-(const Traffic& a, const Traffic& b);
+  friend Traffic operator*(int64_t times, const Traffic& traffic);
 
  private:
   std::array<int64_t, kNumCollectiveKinds> calls_{};

@@ -20,8 +20,9 @@
 
 namespace apogee {
 
-struct KernelTable;   // tensor/kernel_table.h
-class GraphRecorder;  // tensor/graph_recorder.h
+struct KernelTable;    // tensor/kernel_table.h
+class GraphRecorder;   // tensor/graph_recorder.h
+class KernelListener;  // core/kernel_listener.h
 class DeviceContext;
 using ContextPtr = std::shared_ptr<DeviceContext>;
 
@@ -64,6 +65,10 @@ class DeviceContext {
   GraphRecorder* recorder() const { return recorder_; }
   void set_recorder(GraphRecorder* recorder) { recorder_ = recorder; }
 
+  // Not null while somebody listens to the calls of kernels.
+  KernelListener* kernel_listener() const { return kernel_listener_; }
+  void set_kernel_listener(KernelListener* listener) { kernel_listener_ = listener; }
+
  private:
   friend const ContextPtr& HostOf(const ContextPtr& context);
 
@@ -74,6 +79,7 @@ class DeviceContext {
   ContextPtr host_;
   bool dry_;
   std::atomic<GraphRecorder*> recorder_ = nullptr;
+  std::atomic<KernelListener*> kernel_listener_ = nullptr;
 };
 
 // The CPU-memory context of the same rank: `context` itself on the CPU. Null for null.

@@ -15,6 +15,7 @@
 #include "apogee/driver/checkpoints.h"
 #include "apogee/driver/generate.h"
 #include "apogee/driver/records/counted_groups.h"
+#include "apogee/driver/records/peak_share.h"
 #include "apogee/driver/records/run_plan.h"
 #include "apogee/driver/reports.h"
 #include "apogee/driver/validate.h"
@@ -76,6 +77,9 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
                                                    .resumed_step = done,
                                                    .log_every = flags_.log_every,
                                                    .ledger = &context->ledger()}));
+    if (!out.empty() && context->is_host()) {
+      share_ = std::make_unique<PeakShare>(context, DTypeOf(flags_.training.precision));
+    }
   }
   if (world.rank() == 0 && !out.empty() && !rank_.corpus.tokenizer_json.empty()) {
     OkOrThrow(ValueOrThrow(LineFile::Create(flags_.out + "/tokenizer.json"))
@@ -124,6 +128,10 @@ void TextRun::BeforeStep(const Tensor& loss) {
 bool TextRun::AfterStep() {
   const optim::StepReport& report = boosted_->optimizer.last_step();
   event_.grad_norm = report.grad_norm;
+  if (share_ != nullptr) {
+    event_.flops = share_->TakeFlops();
+    event_.peak_flops = share_->peak_flops();
+  }
   if (metrics_ != nullptr) OkOrThrow(metrics_->Step(event_));
   if (report.skip) {
     Note("step " + std::to_string(event_.step) + " changed nothing: the gradient of " +
@@ -170,6 +178,7 @@ void TextRun::Validate() {
   const ValidationEvent event = driver::Validate(booster_, *boosted_, rank_.corpus, rank_.world,
                                                  {.batch = flags_.batch, .step = event_.step});
   if (metrics_ != nullptr) OkOrThrow(metrics_->Validation(event));
+  if (share_ != nullptr) share_->TakeFlops();  // no part of the next step
 }
 
 void TextRun::ReportMemory() {

@@ -43,6 +43,7 @@ struct TrafficRecord;
 namespace apogee::driver {
 
 class CheckpointKeeper;
+class PeakShare;
 
 // For the first lines of the run.
 struct RunDescription {
@@ -111,6 +112,7 @@ class TextRun {
   std::unique_ptr<CheckpointKeeper> checkpoints_;
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<MetricsLogger> metrics_;  // on rank 0
+  std::unique_ptr<PeakShare> share_;        // on rank 0, if there are files, on CPUs
   std::unique_ptr<StepLog> log_;            // on rank 0, with --print-events
   Subscription log_listens_;
   StepEvent event_;

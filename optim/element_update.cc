@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "apogee/optim/step/step.h"
+#include "apogee/tensor/kernels/work.h"
 
 namespace apogee::optim {
 
@@ -33,6 +34,13 @@ void* StateOf(const ActiveParam& param, const char* state) {
   APOGEE_CHECK(tensor.defined(), "UpdateElements: parameter \"", param.view->name(),
                "\" has no state \"", state, "\"; the optimizer must declare it");
   return tensor.raw();
+}
+
+void TellKernelListener(const DeviceContext& context, DType dtype, int64_t numel) {
+  KernelListener* const listener = context.kernel_listener();
+  if (listener == nullptr) return;
+  const double bytes = kPassesOverMemory * SizeProduct(numel, DTypeSize(dtype));
+  listener->OnKernel({.name = "update_elements", .dtype = dtype, .flops = 0, .bytes = bytes});
 }
 
 void ThrowNoElementKernel(const DeviceContext& context, const std::type_info& element,

@@ -197,6 +197,8 @@ void ForElementArgs(std::span<const Param> params, const GradFactor& factor,
   }
 }
 
+// Tells the context's kernel listener, if any, about an update of `numel` elements.
+void TellKernelListener(const DeviceContext& context, DType dtype, int64_t numel);
 // Throws the Error of an element without kernel.
 [[noreturn]] void ThrowNoElementKernel(const DeviceContext& context, const std::type_info& element,
                                        size_t num_states);
@@ -227,6 +229,9 @@ void UpdateElements(std::span<const ActiveParam> params, const GradFactor& facto
   using Element = typename decltype(element_type)::type;
   const auto run = [](const DeviceContext& context, const auto& args) {
     ElementKernels<std::remove_cvref_t<decltype(args)>>::Run(context, args);
+    int64_t numel = 0;
+    for (const auto& chunk : args.chunks) numel += chunk.n;
+    TellKernelListener(context, args.dtype, numel);
   };
   ForElementArgs<Element>(params, factor, element, states, run);
 }

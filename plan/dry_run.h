@@ -19,7 +19,11 @@
 // run, and their memory is not part of the price. Your function's own files are written in the dry
 // run, too.
 //
-// The figures are those of ranks on CPUs. GPUs need other scratch memory.
+// The memory is that of ranks on CPUs. GPUs need other scratch memory.
+//
+// With a machine (machine/machine.h), ranks also have a virtual time: kernels and collectives
+// advance it, overlap and the waiting of pipeline stages come from the code that runs. Call
+// BeginStep at the start of the last step, so that the first one is not part of its price.
 #ifndef APOGEE_PLAN_DRY_RUN_H_
 #define APOGEE_PLAN_DRY_RUN_H_
 
@@ -29,6 +33,7 @@
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/memory.h"
+#include "apogee/plan/machine/machine.h"
 
 namespace apogee::plan {
 
@@ -44,13 +49,25 @@ struct DryRunOptions {
   std::function<int(int rank)> stand_in = nullptr;
   // Gets every call of a rank's collectives, on the rank's own thread. Null: nobody.
   std::function<void(int rank, const comm::CollectiveCall& call)> on_call = nullptr;
+  // Must outlive the call. Null: time stands still.
+  const Machine* machine = nullptr;
 };
 
 struct RankPlan {
   int rank = 0;
   MemoryFigures memory = {};   // of the rank's context, after `fn` has returned
   comm::Traffic traffic = {};  // of all its groups together
+  // Since BeginStep, or since the launch.
+  struct Step {
+    double seconds = 0;       // 0 without a machine
+    double busy_seconds = 0;  // of these, not waiting for others
+    double flops = 0;         // of products, convolutions and attention
+    comm::Traffic traffic = {};
+  } step = {};
 };
+
+// The step to be priced begins, for this rank. Does nothing in a real run.
+void BeginStep(const comm::World& world);
 
 // Blocks until all ranks have ended. Returns one entry for each rank that ran. Errors are those of
 // launch(): what `fn` throws is a status that names the rank.

@@ -5,112 +5,15 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
-#include <map>
-#include <mutex>
-#include <optional>
 #include <utility>
 
-#include "apogee/booster/booster.h"
 #include "apogee/core/process/thread_team.h"
-#include "apogee/nn/losses.h"
-#include "apogee/optim/registry.h"
-#include "apogee/plugins/registry.h"
+#include "apogee/core/text/text.h"
+#include "apogee/plan/check.h"
+#include "apogee/plan/price.h"
 
 namespace apogee::plan {
 namespace {
-
-constexpr int kNumSteps = 2;
-
-// The ordinary loop of one rank.
-void Train(const TrainingSetup& setup, const Candidate& candidate, const comm::World& world,
-           const std::function<void()>& before_last_step) {
-  const PluginRegistry registry;
-  const std::unique_ptr<Plugin> plugin =
-      ValueOrThrow(registry.Make(candidate.plugin, world, setup.training, candidate.options));
-  const std::unique_ptr<nn::Module> model = setup.make_model(setup.recompute);
-  model->InitializeLazily(world.context(), {.seed = 1});
-  const std::unique_ptr<optim::Optimizer> optimizer = ValueOrThrow(optim::BuiltInOptimizers().Make(
-      setup.optimizer, model->Parameters(), setup.optimizer_options));
-  Booster booster(*plugin);
-  const Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
-  const bool pipelined = candidate.pp > 1;
-  const int64_t micro_batches = pipelined ? 1 : setup.accumulate;
-  const int64_t samples = setup.batch / candidate.dp() / micro_batches;
-  const std::vector<int64_t> ids(static_cast<size_t>(samples * setup.tokens));
-  for (int step = 0; step < kNumSteps; ++step) {
-    if (step + 1 == kNumSteps) before_last_step();
-    const Accumulation window = booster.accumulate(micro_batches);
-    for (int64_t micro = 0; micro < micro_batches; ++micro) {
-      const Shape shape{samples, setup.tokens};
-      const data::Batch batch{Tensor::FromVector(ids, shape, world.context()),
-                              Tensor::FromVector(ids, shape, world.context())};
-      if (pipelined) {
-        booster.execute_pipeline(batch, boosted.model, boosted.criterion, &boosted.optimizer);
-      } else {
-        booster.backward(boosted.criterion(boosted.model(batch.inputs), batch.targets),
-                         boosted.optimizer);
-      }
-    }
-    boosted.optimizer.step();
-    boosted.optimizer.zero_grad();
-  }
-}
-
-PlanRow Price(const TrainingSetup& setup, const Candidate& candidate, const PlanOptions& options) {
-  PlanRow row{.candidate = candidate, .refusal = Misfit(candidate, setup)};
-  if (!row.refusal.empty()) return row;
-  std::map<int, comm::Traffic> last_step;  // of the ranks that have begun it
-  std::mutex mutex;
-  const auto run = [&](comm::World& world) {
-    Train(setup, candidate, world, [&] {
-      const std::lock_guard lock(mutex);
-      last_step.try_emplace(world.rank());
-    });
-  };
-  const auto count = [&](int rank, const comm::CollectiveCall& call) {
-    const std::lock_guard lock(mutex);
-    const auto found = last_step.find(rank);
-    if (found != last_step.end()) found->second.Add(call.kind, call.payload_bytes);
-  };
-  auto ranks = DryRun({.num_ranks = candidate.num_ranks,
-                       .threads_per_rank = options.threads_per_rank,
-                       .ranks = candidate.Roles(),
-                       .stand_in = [&](int rank) { return candidate.RoleOf(rank); },
-                       .on_call = count},
-                      run);
-  if (!ranks.ok()) {
-    row.refusal = Message(ranks.status());
-    return row;
-  }
-  row.ranks = *std::move(ranks);
-  row.largest = *std::ranges::max_element(
-      row.ranks, {}, [](const RankPlan& rank) { return rank.memory.peak_reserved_bytes; });
-  for (const auto& [rank, traffic] : last_step) {
-    row.collectives = std::max(row.collectives, traffic.total_calls());
-    row.bytes = std::max(row.bytes, traffic.total_bytes());
-  }
-  row.fits = options.device_bytes == 0 || row.peak_bytes() <= options.device_bytes;
-  return row;
-}
-
-// Trains the steps of a row for real.
-void Measure(const TrainingSetup& setup, const PlanOptions& options, PlanRow& row) {
-  const std::vector<int> roles = row.candidate.Roles();
-  std::mutex mutex;
-  const auto run = [&](comm::World& world) {
-    Train(setup, row.candidate, world, [] {});
-    if (!std::ranges::binary_search(roles, world.rank())) return;
-    const std::lock_guard lock(mutex);
-    row.measured.push_back(
-        {.rank = world.rank(), .memory = world.context()->ledger().figures(), .traffic = {}});
-  };
-  const absl::Status status = comm::launch({.num_ranks = row.candidate.num_ranks,
-                                            .threads_per_rank = options.threads_per_rank,
-                                            .comm = comm::Backend::kLocal},
-                                           run);
-  std::ranges::sort(row.measured, {}, &RankPlan::rank);
-  if (!status.ok()) row.refusal = "the real run failed: " + Message(status);
-}
 
 std::vector<PlanRow> PriceAll(const TrainingSetup& setup, const std::vector<Candidate>& candidates,
                               const PlanOptions& options) {
@@ -203,7 +106,24 @@ void FindChange(PlanReport& report) {
 
 }  // namespace
 
-bool PlanReport::fits() const { return std::ranges::any_of(rows, &PlanRow::fits); }
+const PlanRow* PlanReport::best() const {
+  const PlanRow* best = nullptr;
+  for (const PlanRow& row : rows) {
+    if (row.fits && (best == nullptr || row.step_seconds < best->step_seconds)) best = &row;
+  }
+  return best;
+}
+
+Reliability ReliabilityOf(const PlanRow& row, const PlanOptions& options) {
+  double save_seconds = options.reliability.save_seconds;
+  if (save_seconds == 0) {
+    const auto& peaks = row.largest.memory.peak_bytes;
+    const int64_t saved = peaks[static_cast<size_t>(MemoryCategory::kParameter)] +
+                          peaks[static_cast<size_t>(MemoryCategory::kOptimizerState)];
+    save_seconds = static_cast<double>(saved) / options.reliability.save_bytes_per_second;
+  }
+  return ReliabilityOf(options.reliability, options.num_ranks, save_seconds);
+}
 
 absl::StatusOr<PlanReport> Plan(const TrainingSetup& setup, const PlanOptions& options) {
   APOGEE_RETURN_IF_ERROR(CheckSetup(setup));
@@ -215,10 +135,13 @@ absl::StatusOr<PlanReport> Plan(const TrainingSetup& setup, const PlanOptions& o
     return InvalidArgument("plan: the memory of a rank must be positive, or 0 if it is not known");
   }
   PlanReport report{.setup = setup, .options = options};
-  report.num_parameters = setup.make_model(false)->num_parameters();
+  if (setup.make_model) report.num_parameters = setup.make_model(false)->num_parameters();
   std::vector<Candidate> candidates = Candidates(setup, options.num_ranks);
+  const bool is_name = std::ranges::any_of(
+      candidates, [&](const Candidate& candidate) { return candidate.name == options.only; });
   std::erase_if(candidates, [&](const Candidate& candidate) {
-    return candidate.name.find(options.only) == std::string::npos;
+    return is_name ? candidate.name != options.only
+                   : candidate.name.find(options.only) == std::string::npos;
   });
   if (candidates.empty()) {
     return InvalidArgument("plan: no plugin of those for ", options.num_ranks, " ranks has \"",
@@ -226,10 +149,25 @@ absl::StatusOr<PlanReport> Plan(const TrainingSetup& setup, const PlanOptions& o
   }
   report.rows = PriceAll(setup, candidates, options);
   for (PlanRow& row : report.rows) {
-    if (options.measure && row.refusal.empty()) Measure(setup, options, row);
+    if (options.check && row.refusal.empty()) CheckRow(setup, options.threads_per_rank, row);
   }
-  if (!report.fits()) FindChange(report);
+  if (!report.fits() && options.find_change) FindChange(report);
   return report;
+}
+
+absl::StatusOr<PlanRow> Choose(const TrainingSetup& setup, const PlanOptions& options) {
+  APOGEE_ASSIGN_OR_RETURN(const PlanReport report, Plan(setup, options));
+  if (const PlanRow* best = report.best()) return *best;
+  std::string refusals;
+  for (const PlanRow& row : report.rows) {
+    if (!row.refusal.empty()) refusals += "\n  " + row.candidate.name + ": " + row.refusal;
+  }
+  const std::string change = report.change.empty() ? ""
+                                                   : "; it fits with " + report.change + ": " +
+                                                         report.changed_row.candidate.name;
+  return absl::FailedPreconditionError(
+      internal::Concat("plan: no plugin fits ", options.num_ranks, " ranks of ",
+                       FormatBytes(options.device_bytes), change, refusals));
 }
 
 }  // namespace apogee::plan

@@ -6,11 +6,10 @@
 
 #include "apogee/core/text/text.h"
 #include "apogee/plan/plan.h"
+#include "apogee/plan/table.h"
 
 namespace apogee::plan {
 namespace {
-
-using Cells = std::vector<std::string>;
 
 int64_t Slack(const MemoryFigures& memory) {
   return memory.peak_reserved_bytes - memory.peak_total_bytes;
@@ -20,7 +19,7 @@ int64_t Peak(const MemoryFigures& memory, MemoryCategory category) {
   return memory.peak_bytes[static_cast<size_t>(category)];
 }
 
-Cells CellsOf(const PlanRow& row, bool knows_device) {
+Cells CellsOf(const PlanRow& row, const PlanReport& report) {
   const MemoryFigures& memory = row.largest.memory;
   Cells cells = {row.candidate.name, FormatBytes(row.peak_bytes())};
   for (const MemoryCategory category :
@@ -31,53 +30,67 @@ Cells CellsOf(const PlanRow& row, bool knows_device) {
   cells.push_back(FormatBytes(Slack(memory)));
   cells.push_back(FormatThousands(row.collectives));
   cells.push_back(FormatBytes(row.bytes));
-  if (knows_device) cells.emplace_back(row.fits ? "yes" : "no");
+  if (report.options.machine) cells.push_back(FormatSeconds(row.step_seconds));
+  if (report.options.device_bytes > 0) cells.emplace_back(row.fits ? "yes" : "no");
   return cells;
-}
-
-std::string Aligned(const std::vector<Cells>& rows) {
-  std::vector<size_t> widths;
-  for (const Cells& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (const Cells& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - row[c].size(), ' ');
-      text += (c == 0 ? "" : "  ") + (c == 0 ? row[c] + padding : padding + row[c]);
-    }
-    text.erase(text.find_last_not_of(' ') + 1);
-    text += '\n';
-  }
-  return text;
 }
 
 // "" if nothing was measured.
 std::string Comparison(const PlanReport& report) {
-  std::vector<Cells> table = {{"plugin", "rank", "planned", "measured", "difference"}};
+  std::vector<Cells> peaks = {{"plugin", "rank", "planned", "measured", "difference"}};
+  std::vector<Cells> steps = {{"plugin", "planned", "measured", "difference"}};
+  const auto change = [](double measured, double planned) {
+    return FormatChange(measured / planned - 1);
+  };
   for (const PlanRow& row : report.rows) {
     for (size_t r = 0; r < row.measured.size(); ++r) {
       const int64_t planned = row.ranks[r].memory.peak_reserved_bytes;
       const int64_t measured = row.measured[r].memory.peak_reserved_bytes;
-      table.push_back(
-          {row.candidate.name, std::to_string(row.ranks[r].rank), FormatBytes(planned),
-           FormatBytes(measured),
-           FormatChange(static_cast<double>(measured) / static_cast<double>(planned) - 1)});
+      peaks.push_back({row.candidate.name, std::to_string(row.ranks[r].rank), FormatBytes(planned),
+                       FormatBytes(measured),
+                       change(static_cast<double>(measured), static_cast<double>(planned))});
+    }
+    if (row.measured_process_bytes > 0) {
+      peaks.push_back({row.candidate.name, "all", FormatBytes(row.total_bytes),
+                       FormatBytes(row.measured_process_bytes),
+                       change(static_cast<double>(row.measured_process_bytes),
+                              static_cast<double>(row.total_bytes))});
+    }
+    if (row.measured_step_seconds > 0) {
+      steps.push_back({row.candidate.name, FormatSeconds(row.step_seconds),
+                       FormatSeconds(row.measured_step_seconds),
+                       change(row.measured_step_seconds, row.step_seconds)});
     }
   }
-  return table.size() == 1 ? "" : "\nPeaks of a real run:\n\n" + Aligned(table);
+  std::string text;
+  if (peaks.size() > 1) text += "\nPeaks of a real run:\n\n" + Aligned(peaks);
+  if (steps.size() > 1) text += "\nSteps of a real run, medians:\n\n" + Aligned(steps);
+  return text;
 }
 
-std::string Describe(const PlanReport& report) {
-  const TrainingSetup& setup = report.setup;
+// A line on failures matters for worlds of this size.
+constexpr int kRanksThatFail = 64;
+
+std::string Failures(const PlanRow& row, const PlanReport& report) {
+  const Reliability failures = ReliabilityOf(row, report.options);
   return internal::Concat(
-      setup.model, ", ", FormatThousands(report.num_parameters), " parameters, ",
-      Name(setup.training.precision), ", ", setup.optimizer, "; ", report.options.num_ranks,
-      report.options.num_ranks == 1 ? " rank" : " ranks", "; a step has ", setup.batch,
-      " samples of ", FormatThousands(setup.tokens), " tokens",
-      setup.accumulate > 1 ? internal::Concat(" in ", setup.accumulate, " micro-batches") : "",
-      setup.recompute ? ", recompute" : "", "\n");
+      "\nFailures: with ", FormatThousands(report.options.num_ranks), " ranks, one every ",
+      FormatSeconds(failures.mttf_seconds), " (a rank fails every ",
+      FormatSeconds(report.options.reliability.rank_mttf_seconds), "). Save every ",
+      FormatSeconds(failures.interval_seconds), " if a save stops training for ",
+      FormatSeconds(failures.save_seconds), "; saves, repeated steps and restarts then take ",
+      FormatPercent(failures.lost), " of the time.\n");
+}
+
+nlohmann::ordered_json JsonOf(const RankPlan& rank) {
+  nlohmann::ordered_json json = {{"rank", rank.rank},
+                                 {"peak_bytes", rank.memory.peak_reserved_bytes},
+                                 {"ledger_peak_bytes", rank.memory.peak_total_bytes}};
+  for (int c = 0; c < kNumMemoryCategories; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
+    json["categories"][MemoryCategoryName(category)] = Peak(rank.memory, category);
+  }
+  return json;
 }
 
 nlohmann::ordered_json JsonOf(const PlanRow& row, const TrainingSetup& setup) {
@@ -91,6 +104,7 @@ nlohmann::ordered_json JsonOf(const PlanRow& row, const TrainingSetup& setup) {
   }
   json["fits"] = row.fits;
   json["peak_bytes"] = row.peak_bytes();
+  json["total_bytes"] = row.total_bytes;
   json["ledger_peak_bytes"] = row.largest.memory.peak_total_bytes;
   for (int c = 0; c < kNumMemoryCategories; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
@@ -99,36 +113,58 @@ nlohmann::ordered_json JsonOf(const PlanRow& row, const TrainingSetup& setup) {
   json["categories"]["slack"] = Slack(row.largest.memory);
   json["collectives_per_step"] = row.collectives;
   json["bytes_per_step"] = row.bytes;
-  for (const RankPlan& rank : row.ranks) {
-    json["ranks"].push_back({{"rank", rank.rank}, {"peak_bytes", rank.memory.peak_reserved_bytes}});
-  }
+  json["flops_per_step"] = row.flops;
+  if (row.step_seconds > 0) json["step_seconds"] = row.step_seconds;
+  if (row.measured_step_seconds > 0) json["measured_step_seconds"] = row.measured_step_seconds;
+  for (const RankPlan& rank : row.ranks) json["ranks"].push_back(JsonOf(rank));
+  if (row.measured_process_bytes > 0) json["measured_process_bytes"] = row.measured_process_bytes;
+  for (const RankPlan& rank : row.measured) json["measured_ranks"].push_back(JsonOf(rank));
   json["code"] = CodeOf(row.candidate, setup);
   return json;
 }
 
 }  // namespace
 
+std::string Describe(const TrainingSetup& setup) {
+  return internal::Concat(
+      setup.model, ", ",
+      setup.make_model
+          ? FormatThousands(setup.make_model(false)->num_parameters()) + " parameters, "
+          : "",
+      Name(setup.training.precision), ", ", setup.optimizer, "; a step has ", setup.batch,
+      " samples of ", FormatThousands(setup.tokens), " tokens",
+      setup.accumulate > 1 ? internal::Concat(" in ", setup.accumulate, " micro-batches") : "",
+      setup.recompute ? ", recompute" : "", "\n");
+}
+
 std::string TableOf(const PlanReport& report) {
-  const bool knows_device = report.options.device_bytes > 0;
   std::vector<Cells> table = {{"plugin", "peak", "parameters", "gradients", "states", "activations",
                                "messages", "workspace", "cached", "collectives", "sent"}};
-  if (knows_device) table[0].push_back("fits " + FormatBytes(report.options.device_bytes));
+  if (report.options.machine) table[0].emplace_back("step");
+  if (report.options.device_bytes > 0) {
+    table[0].push_back("fits " + FormatBytes(report.options.device_bytes));
+  }
   std::string refused;
   for (const PlanRow& row : report.rows) {
     if (row.refusal.empty()) {
-      table.push_back(CellsOf(row, knows_device));
+      table.push_back(CellsOf(row, report));
     } else {
       refused += row.candidate.name + ": " + row.refusal + "\n";
     }
   }
-  std::string text = Describe(report) + "\n" + Aligned(table) +
+  const int num_ranks = report.options.num_ranks;
+  std::string text = FormatThousands(num_ranks) + (num_ranks == 1 ? " rank: " : " ranks: ") +
+                     Describe(report.setup) + "\n" + Aligned(table) +
                      "\nMemory of the rank that needs most. Collectives and sent bytes: of a rank "
                      "in a step. Pipelines (pp) take a sample at a time.\n";
   if (!refused.empty()) text += "\nLeft out:\n" + refused;
   text += Comparison(report);
-  const auto first = std::ranges::find_if(report.rows, &PlanRow::fits);
-  if (first != report.rows.end()) {
-    text += "\n" + first->candidate.name + ":\n\n" + CodeOf(first->candidate, report.setup);
+  if (report.options.machine) {
+    text += "Steps: simulated with the rates of " + report.options.machine->name + ".\n";
+  }
+  if (const PlanRow* best = report.best()) {
+    if (report.options.num_ranks >= kRanksThatFail) text += Failures(*best, report);
+    text += "\n" + best->candidate.name + ":\n\n" + CodeOf(best->candidate, report.setup);
   } else if (!report.change.empty()) {
     text += "\nNothing fits as it is. It fits with " + report.change + ": " +
             report.changed_row.candidate.name + ", peak " +
@@ -154,6 +190,14 @@ std::string JsonOf(const PlanReport& report) {
                                  {"optimizer", report.setup.optimizer}};
   json["rows"] = nlohmann::ordered_json::array();
   for (const PlanRow& row : report.rows) json["rows"].push_back(JsonOf(row, report.setup));
+  if (const PlanRow* best = report.best()) {
+    const Reliability failures = ReliabilityOf(*best, report.options);
+    json["best"] = best->candidate.name;
+    json["reliability"] = {{"mttf_seconds", failures.mttf_seconds},
+                           {"save_seconds", failures.save_seconds},
+                           {"save_interval_seconds", failures.interval_seconds},
+                           {"lost_share", failures.lost}};
+  }
   if (!report.change.empty()) {
     json["change"] = report.change;
     json["changed_row"] = JsonOf(report.changed_row, report.changed);

@@ -18,7 +18,8 @@ absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::
                            " takes no tokens; price your own loop with plan::DryRun "
                            "(plan/dry_run.h)");
   }
-  TrainingSetup setup{.model = known.model_type, .max_tokens = known.max_tokens};
+  TrainingSetup setup{
+      .model = known.model_type, .max_tokens = known.max_tokens, .vocab_size = known.vocab_size};
   if (known.task != nn::HfTask::kCausalLm) {
     setup.can_recompute = false;
     setup.make_model = [json, path](bool) {
@@ -43,7 +44,7 @@ absl::Status CheckSetup(const TrainingSetup& setup) {
   const auto demand = [&](bool holds, const auto&... parts) {
     if (!holds) problems += internal::Concat("\n  ", parts...);
   };
-  demand(setup.make_model != nullptr, "there is no model");
+  demand(setup.make_model != nullptr || setup.train != nullptr, "there is no model");
   demand(setup.batch >= 1, "batch is ", setup.batch, "; it must be at least 1");
   demand(setup.accumulate >= 1, "accumulate is ", setup.accumulate, "; it must be at least 1");
   demand(setup.accumulate < 1 || setup.batch % setup.accumulate == 0, "batch ", setup.batch,

@@ -14,10 +14,15 @@
 #include <string>
 #include <vector>
 
+#include "apogee/comm/launch.h"
 #include "apogee/core/status.h"
 #include "apogee/nn/module.h"
 #include "apogee/optim/options.h"
 #include "apogee/plugins/training_options.h"
+
+namespace apogee {
+class Plugin;  // plugins/plugin.h
+}
 
 namespace apogee::plan {
 
@@ -30,6 +35,14 @@ struct TrainingSetup {
   int64_t num_layers = 0;    // bounds the stages of a pipeline
   int64_t num_kv_heads = 0;  // what tp must divide; 0: the model is not cut
   int64_t max_tokens = 0;    // of a sequence
+  int64_t vocab_size = 256;
+  // A program's own training, instead of the ordinary loop with make_model: `plugin` is the one to
+  // boost with, and before_step(step) is to be called before each of two steps. The rest of this
+  // struct is then for messages, but for the sizes that candidates have to divide. Pipelines are
+  // tried if num_layers is not 0.
+  std::function<void(comm::World& world, Plugin& plugin,
+                     const std::function<void(int)>& before_step)>
+      train = nullptr;
 
   int64_t batch = 8;       // samples of a step, of all ranks together
   int64_t accumulate = 1;  // micro-batches of a step

@@ -18,6 +18,7 @@
 #include "apogee/tensor/kernels/elementwise_args.h"
 #include "apogee/tensor/kernels/recurrent_args.h"
 #include "apogee/tensor/kernels/reduce_args.h"
+#include "apogee/tensor/kernels/work.h"
 
 namespace apogee {
 
@@ -35,6 +36,9 @@ class KernelSlot {
   void operator()(const DeviceContext& context, const Args& args) const {
     APOGEE_CHECK(function_ != nullptr, name_, ": no kernel for ", context.device().ToString());
     function_(context, args);
+    if (KernelListener* listener = context.kernel_listener()) {
+      listener->OnKernel(WorkOf(name_, args));
+    }
   }
   const char* name() const { return name_; }
   bool filled() const { return function_ != nullptr; }

@@ -1,135 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
+#include <algorithm>
 #include <iostream>
-#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "apogee/checkpoint/files/file_system.h"
-#include "apogee/checkpoint/files/folder.h"
 #include "apogee/core/process/thread_team.h"
-#include "apogee/core/text/text.h"
-#include "apogee/nn/models/hf_config.h"
 #include "apogee/plan/plan.h"
+#include "apogee/plan/scaling.h"
 #include "apogee/tools/command.h"
+#include "apogee/tools/plan/flags.h"
+#include "apogee/tools/plan/units.h"
 #include "apogee/tools/report_error.h"
 
 namespace apogee::tools {
 namespace {
 
-struct PlanFlags {
-  std::string model;
-  std::vector<std::string> fields;  // KEY=VALUE of the config
-  std::string memory;
-  std::string precision = "f32";
-  std::vector<std::string> optimizer_options;
-  plan::TrainingSetup setup;
-  plan::PlanOptions options;
-  bool json = false;
-};
-
-// "80GiB", "24GB", "1.5 TiB" or a number of bytes.
-absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
-  static const std::map<std::string, double> kUnits = {{"", 1},
-                                                       {"B", 1},
-                                                       {"KB", 1e3},
-                                                       {"MB", 1e6},
-                                                       {"GB", 1e9},
-                                                       {"TB", 1e12},
-                                                       {"KiB", 1024.0},
-                                                       {"MiB", 1048576.0},
-                                                       {"GiB", 1.0 * (1 << 30)},
-                                                       {"TiB", 1024.0 * (1 << 30)}};
-  const size_t end = text.find_first_not_of("0123456789.");
-  const std::string number = text.substr(0, end);
-  std::string unit = end == std::string::npos ? "" : text.substr(end);
-  unit.erase(0, unit.find_first_not_of(' '));
-  const auto found = kUnits.find(unit);
-  double value = 0;
-  try {
-    size_t used = 0;
-    value = number.empty() ? 0 : std::stod(number, &used);
-    if (used != number.size()) value = 0;
-  } catch (const std::exception&) {
-    value = 0;
-  }
-  const double bytes = found == kUnits.end() ? 0 : value * found->second;
-  if (!(bytes >= 1 && bytes <= 1e18)) {
-    return InvalidArgument("--memory is \"", text,
-                           "\"; it must be a size above 0 such as 80GiB, 24GB or 512MiB");
-  }
-  return static_cast<int64_t>(bytes);
+absl::Status SetReliability(const PlanFlags& flags, plan::ReliabilityOptions& options) {
+  const auto set = [](const char* flag, const std::string& text, double& value) -> absl::Status {
+    if (text.empty()) return absl::OkStatus();
+    APOGEE_ASSIGN_OR_RETURN(value, ParseQuantity(flag, text, Quantity::kTime));
+    return absl::OkStatus();
+  };
+  APOGEE_RETURN_IF_ERROR(set("--rank-mttf", flags.rank_mttf, options.rank_mttf_seconds));
+  APOGEE_RETURN_IF_ERROR(set("--save-time", flags.save_time, options.save_seconds));
+  return set("--restart-time", flags.restart_time, options.restart_seconds);
 }
 
-absl::StatusOr<std::pair<std::string, std::string>> Split(const std::string& flag,
-                                                          const std::string& word) {
-  const size_t at = word.find('=');
-  if (at == 0 || at == std::string::npos) {
-    return InvalidArgument(flag, " takes KEY=VALUE, got \"", word, "\"");
-  }
-  return std::pair(word.substr(0, at), word.substr(at + 1));
-}
-
-// The text of a config.json with some fields replaced.
-absl::StatusOr<std::string> WithFields(const std::string& json, const PlanFlags& flags) {
-  if (flags.fields.empty()) return json;
-  nlohmann::json config = nlohmann::json::parse(json);
-  for (const std::string& word : flags.fields) {
-    APOGEE_ASSIGN_OR_RETURN(const auto field, Split("--set", word));
-    nlohmann::json value = nlohmann::json::parse(field.second, nullptr, false);
-    config[field.first] = value.is_discarded() ? nlohmann::json(field.second) : value;
-  }
-  return config.dump();
-}
-
-absl::StatusOr<plan::TrainingSetup> SetupOf(const PlanFlags& flags) {
-  std::error_code error;
-  std::string path = flags.model;
-  if (std::filesystem::is_directory(path, error)) path += "/config.json";
+absl::Status ShowScaling(const PlanFlags& flags, const plan::TrainingSetup& setup,
+                         const plan::PlanOptions& options) {
   std::string json;
-  if (std::filesystem::exists(path, error)) {
-    APOGEE_ASSIGN_OR_RETURN(
-        json, checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path, nn::kMaxHfConfigBytes));
-    // Checks the text before it becomes a document.
-    APOGEE_RETURN_IF_ERROR(plan::SetupOfConfig(json, path).status());
-  } else {
-    if (path.find('/') != std::string::npos) {
-      return NotFound(path, ": there is no such file or folder");
+  for (const plan::Scaling scaling : {plan::Scaling::kStrong, plan::Scaling::kWeak}) {
+    APOGEE_ASSIGN_OR_RETURN(const std::vector<plan::ScalingPoint> points,
+                            plan::Scale(setup, options, flags.scale, scaling));
+    const bool is_strong = scaling == plan::Scaling::kStrong;
+    if (flags.json) {
+      json += (is_strong ? "{\"strong\": " : ", \"weak\": ") + plan::JsonOf(points);
+    } else {
+      std::cout << (is_strong ? plan::Describe(setup) + "\n" : "\n")
+                << plan::TableOf(points, scaling);
     }
-    APOGEE_ASSIGN_OR_RETURN(json, plan::ConfigOf(path));
   }
-  APOGEE_ASSIGN_OR_RETURN(json, WithFields(json, flags));
-  APOGEE_ASSIGN_OR_RETURN(plan::TrainingSetup setup, plan::SetupOfConfig(json, path));
-  setup.model = flags.model;
-  setup.batch = flags.setup.batch;
-  setup.accumulate = flags.setup.accumulate;
-  setup.tokens = flags.setup.tokens;
-  if (setup.tokens == 0) setup.tokens = std::min<int64_t>(setup.max_tokens, 2048);
-  setup.recompute = flags.setup.recompute;
-  setup.optimizer = flags.setup.optimizer;
-  setup.training.max_norm = flags.setup.training.max_norm;
-  APOGEE_ASSIGN_OR_RETURN(setup.training.precision, ParsePrecision(flags.precision));
-  for (const std::string& word : flags.optimizer_options) {
-    APOGEE_ASSIGN_OR_RETURN(const auto option, Split("--optim", word));
-    setup.optimizer_options.insert(option);
-  }
-  return setup;
+  if (flags.json) std::cout << json << "}\n";
+  if (!flags.json) std::cout << "Simulated with the rates of " << options.machine->name << ".\n";
+  return absl::OkStatus();
 }
 
 absl::Status Show(const PlanFlags& flags) {
   plan::PlanOptions options = flags.options;
   if (!flags.memory.empty()) {
-    APOGEE_ASSIGN_OR_RETURN(options.device_bytes, ParseMemory(flags.memory));
+    APOGEE_ASSIGN_OR_RETURN(const double bytes,
+                            ParseQuantity("--memory", flags.memory, Quantity::kBytes));
+    if (bytes < 1 || bytes > 1e18) {
+      return InvalidArgument("--memory is \"", flags.memory, "\"; it must be at most 1e18 bytes");
+    }
+    options.device_bytes = static_cast<int64_t>(bytes);
   }
+  APOGEE_RETURN_IF_ERROR(SetReliability(flags, options.reliability));
   APOGEE_ASSIGN_OR_RETURN(const plan::TrainingSetup setup, SetupOf(flags));
+  const int most = flags.scale.empty() ? options.num_ranks : std::ranges::max(flags.scale);
+  APOGEE_ASSIGN_OR_RETURN(options.machine, MachineOf(flags, setup, most));
+  if (!flags.scale.empty()) return ShowScaling(flags, setup, options);
   APOGEE_ASSIGN_OR_RETURN(const plan::PlanReport report, plan::Plan(setup, options));
   std::cout << (flags.json ? plan::JsonOf(report) : plan::TableOf(report));
   return absl::OkStatus();
 }
+
+constexpr const char* kDeclared = "A declared machine, for the times of steps";
 
 int Run(const PlanFlags& flags) {
   const absl::Status status = Show(flags);
@@ -142,7 +81,7 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<PlanFlags>();
   flags->setup.tokens = 0;
   CLI::App* command = app.add_subcommand(
-      "plan", "Show which plugins fit a model, and the memory and traffic of each");
+      "plan", "Show which plugins fit a model, and the memory, traffic and step time of each");
   std::string known;
   for (const std::string& name : plan::KnownModels()) known += (known.empty() ? "" : ", ") + name;
   command
@@ -172,7 +111,46 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, kMaxThreads));
   command->add_option("--only", flags->options.only,
                       "Only plugins and meshes with this text in their name");
-  command->add_flag("--measure", flags->options.measure,
+  command->add_flag("--measure", flags->measure,
+                    "Measure this machine's kernels and collectives (about 20 s) and keep them in "
+                    "the file of --rates");
+  command->add_option("--rates", flags->rates,
+                      "The file of measured rates; default: apogee/rates.json in "
+                      "$XDG_CACHE_HOME or ~/.cache");
+  command
+      ->add_option("--flops", flags->flops,
+                   "Declare a machine instead: FLOP/s that products reach on a rank, such as "
+                   "400T")
+      ->group(kDeclared);
+  const auto declare = [&](const char* flag, std::string& value, const char* help) {
+    command->add_option(flag, value, help)->group(kDeclared);
+  };
+  declare("--memory-bandwidth", flags->memory_bandwidth, "Of a rank's memory, such as 3TB/s");
+  declare("--kernel-time", flags->kernel_time, "The shortest time of a kernel; default 3us");
+  command
+      ->add_option("--ranks-per-machine", flags->ranks_per_machine, "Ranks on a machine; default 8")
+      ->check(CLI::Range(1, plan::kMaxRanks))
+      ->group(kDeclared);
+  declare("--link", flags->link, "Of a rank to other machines, one direction, such as 400Gb/s");
+  declare("--latency", flags->latency, "Of a message between machines; default 5us");
+  declare("--local-link", flags->local_link, "Of a rank within its machine, such as 450GB/s");
+  declare("--local-latency", flags->local_latency, "Within a machine; default 3us");
+  command
+      ->add_option("--scale", flags->scale,
+                   "Tables of strong and weak scaling over these numbers of ranks, such as "
+                   "64,1024,16384")
+      ->delimiter(',')
+      ->check(CLI::Range(1, plan::kMaxRanks))
+      ->excludes("--ranks");
+  const auto fail = [&](const char* flag, std::string& value, const char* help) {
+    command->add_option(flag, value, help)->group("Failures, from 64 ranks");
+  };
+  fail("--rank-mttf", flags->rank_mttf,
+       "Mean time between failures of a rank; default: Meta's, 7.9 h at 1,024 ranks");
+  fail("--save-time", flags->save_time,
+       "How long a save stops training; default: parameters and states of a rank at 1 GB/s");
+  fail("--restart-time", flags->restart_time, "From a failure to the next step; default 5min");
+  command->add_flag("--check", flags->options.check,
                     "Also train the steps for real here, with threads as ranks, and compare");
   command->add_flag("--json", flags->json, "Print JSON");
   command->footer(

@@ -8,6 +8,7 @@
 #include "apogee/booster/metrics/line_file.h"
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/core/text/printable.h"
+#include "apogee/core/text/text.h"
 #include "apogee/pictures/timeline/timeline_svg.h"
 #include "apogee/pictures/timeline/trace_reader.h"
 #include "apogee/tools/command.h"

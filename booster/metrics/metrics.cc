@@ -188,6 +188,11 @@ absl::Status MetricsLogger::Step(const StepEvent& event) {
   json.Add("grad_norm", event.grad_norm).Add("tokens_per_s", tokens_per_s).Add("seconds", seconds);
   std::vector<TensorBoardWriter::Scalar> scalars = {
       {"train/loss", event.loss}, {"train/lr", event.lr}, {"train/tokens_per_s", tokens_per_s}};
+  if (event.peak_flops > 0) {
+    const double share = event.flops / seconds / event.peak_flops;
+    json.Add("share_of_peak", share);
+    scalars.emplace_back("train/share_of_peak", share);
+  }
   if (std::isfinite(event.grad_norm)) scalars.emplace_back("train/grad_norm", event.grad_norm);
   if (options_.ledger != nullptr) {
     json.AddRaw("memory", MemoryJson(*options_.ledger));

@@ -10,8 +10,8 @@
 // The directory `out` gets these files, in whole lines only, each written when the call returns:
 //
 //   metrics.jsonl           one object per step: step, loss, lr, grad_norm, tokens_per_s, seconds,
-//                           and memory: peak bytes of each category, of their total, and of the
-//                           bytes that the allocator reserved
+//                           share_of_peak if it is known, and memory: peak bytes of each category,
+//                           of their total, and of the bytes that the allocator reserved
 //   validation.jsonl        one object per validation: step, loss, tokens
 //   train.log               the console's plain lines
 //   events.out.tfevents.*   the same numbers for TensorBoard
@@ -66,6 +66,9 @@ struct StepEvent {
   double grad_norm = std::numeric_limits<double>::quiet_NaN();
   // Tokens of this step. The step's time is counted since the last event, or since Create.
   int64_t tokens = 0;
+  // Operations of this rank in the step, and its peak per second: for the share of the peak. 0: not
+  // known.
+  double flops = 0, peak_flops = 0;
 };
 
 struct ValidationEvent {

@@ -10,13 +10,15 @@
 // A collective waits for the members that run, and compares their calls as every backend does.
 // Inputs of at most kDryBytes move, and texts, so that ranks agree on options, shapes and presence.
 // A member that does not run has the input of its stand-in. Larger data stays where it is. Traffic
-// is counted as ever.
+// is counted as ever. With a clock, ranks also have a virtual time, so that overlap and the waiting
+// of pipeline stages come from the schedule that really runs.
 #ifndef APOGEE_COMM_DRY_DRY_LAUNCH_H_
 #define APOGEE_COMM_DRY_DRY_LAUNCH_H_
 
 #include <functional>
 #include <vector>
 
+#include "apogee/comm/dry/dry_clock.h"
 #include "apogee/comm/launch.h"
 
 namespace apogee::comm {
@@ -36,6 +38,9 @@ struct DryOptions {
   int threads_per_rank = 1;
   // Gets every call of a rank's collectives, on the rank's own thread. Null: nobody.
   std::function<void(int rank, const CollectiveCall& call)> on_call = nullptr;
+  // Called on the threads of all ranks. A collective begins when its last member calls it, and when
+  // the group's collective before it has ended. Null: time stands still.
+  DryClock* clock = nullptr;
 };
 
 // Blocks until every rank that runs has ended. Returns the error of the rank that failed first.

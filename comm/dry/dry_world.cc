@@ -15,14 +15,16 @@ constexpr std::chrono::seconds kPatience(60);
 
 class DryWork : public Work {
  public:
-  DryWork(DryWorld& world, std::shared_ptr<GroupState> state, std::shared_ptr<Operation> operation)
-      : world_(world), state_(std::move(state)), operation_(std::move(operation)) {}
-  void Wait() override { world_.Wait(*state_, *operation_); }
+  DryWork(DryWorld& world, std::shared_ptr<GroupState> state, int rank,
+          std::shared_ptr<Operation> operation)
+      : world_(world), state_(std::move(state)), rank_(rank), operation_(std::move(operation)) {}
+  void Wait() override { world_.Wait(*state_, rank_, *operation_); }
   bool IsDone() override { return world_.IsDone(*operation_); }
 
  private:
   DryWorld& world_;
   std::shared_ptr<GroupState> state_;
+  int rank_;
   std::shared_ptr<Operation> operation_;
 };
 
@@ -38,7 +40,7 @@ class DryGroup : public Group {
  private:
   std::shared_ptr<Work> Submit(CollectiveCall call) override {
     world_.Tell(world_ranks()[static_cast<size_t>(rank())], call);
-    return std::make_shared<DryWork>(world_, state_,
+    return std::make_shared<DryWork>(world_, state_, rank(),
                                      world_.Arrive(*state_, rank(), std::move(call)));
   }
 
@@ -130,6 +132,7 @@ std::shared_ptr<Operation> DryWorld::Arrive(GroupState& state, int rank, Collect
     }
   }
   if (mine->done) return mine;
+  const CollectiveCost cost = Price(state, rank, call, pair, *mine);
   const auto place =
       static_cast<size_t>(std::ranges::find(mine->ranks, rank) - mine->ranks.begin());
   mine->calls[place] = std::move(call);
@@ -139,6 +142,8 @@ std::shared_ptr<Operation> DryWorld::Arrive(GroupState& state, int rank, Collect
     return mine;
   }
   channel->pending.erase(number);
+  mine->end = cost.overlaps ? std::max(mine->begin, channel->free_at) + cost.seconds : mine->begin;
+  channel->free_at = mine->end;
   Move(state, *mine, pair);
   Finish(*mine, "");
   return mine;
@@ -161,7 +166,7 @@ void DryWorld::Move(const GroupState& state, const Operation& operation,
   MoveSmall(calls, operation.ranks);
 }
 
-void DryWorld::Wait(const GroupState& state, Operation& operation) {
+void DryWorld::Wait(const GroupState& state, int rank, Operation& operation) {
   std::unique_lock lock(mutex_);
   if (!operation.finished.wait_for(lock, kPatience, [&] { return operation.done; })) {
     std::string missing;
@@ -174,6 +179,7 @@ void DryWorld::Wait(const GroupState& state, Operation& operation) {
                                        " does not call the collective that others wait for"));
   }
   if (!operation.error.empty()) throw CommError(operation.error);
+  WaitInTime(state, rank, operation);
 }
 
 bool DryWorld::IsDone(const Operation& operation) {

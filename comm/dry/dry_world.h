@@ -28,6 +28,7 @@ struct Operation {
   bool done = false;
   std::string error;
   std::condition_variable finished;
+  double begin = 0, end = 0;  // virtual time
 };
 
 // The members of a group. All groups share the world's mutex.
@@ -39,6 +40,7 @@ struct GroupState {
   struct Channel {
     std::map<int, int64_t> next;  // by rank in the group
     std::map<int64_t, std::shared_ptr<Operation>> pending;
+    double free_at = 0;  // virtual time: the end of the last operation
   };
   Channel all;
   std::map<std::pair<int, int>, Channel> pairs;
@@ -57,8 +59,9 @@ class DryWorld {
   }
   // Member `rank`'s next call. Never waits for a peer.
   std::shared_ptr<Operation> Arrive(GroupState& state, int rank, CollectiveCall call);
-  // Throws CommError if the operation failed, or if a member does not arrive in time.
-  void Wait(const GroupState& state, Operation& operation);
+  // For member `rank`. Throws CommError if the operation failed, or if a member does not arrive in
+  // time.
+  void Wait(const GroupState& state, int rank, Operation& operation);
   bool IsDone(const Operation& operation);
   // World rank `rank` has returned or failed: all that wait for it fail.
   void Leave(int rank, const std::string& reason);
@@ -66,6 +69,10 @@ class DryWorld {
  private:
   std::shared_ptr<GroupState> MakeState(const std::vector<int>& members) const;
   void Finish(Operation& operation, const std::string& error);
+  // The clock's side of member `rank`'s call, and of its wait.
+  CollectiveCost Price(const GroupState& state, int rank, const CollectiveCall& call,
+                       const std::vector<int>& pair, Operation& operation) const;
+  void WaitInTime(const GroupState& state, int rank, const Operation& operation) const;
   // `pair`: sender and receiver; empty for an operation of the whole group.
   static void Move(const GroupState& state, const Operation& operation,
                    const std::vector<int>& pair);

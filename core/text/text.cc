@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "apogee/core/text/utf8.h"
@@ -79,6 +80,32 @@ std::string FormatBytes(int64_t bytes) {
 std::string FormatChange(double share, int decimals) {
   char text[64];
   std::snprintf(text, sizeof(text), "%+.*f %%", decimals, 100 * share);
+  return text;
+}
+
+std::string FormatPercent(double share, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f %%", decimals, 100 * share);
+  return text;
+}
+
+std::string FormatSeconds(double seconds) {
+  struct Unit {
+    const char* name;
+    double seconds, below;
+  };
+  static constexpr Unit kUnits[] = {
+      {"us", 1e-6, 1e-3}, {"ms", 1e-3, 1},          {"s", 1, 120},
+      {"min", 60, 7200},  {"h", 3600, 48 * 3600.0}, {"days", 86400, INFINITY}};
+  const Unit& unit =
+      *std::ranges::find_if(kUnits, [&](const Unit& u) { return !(seconds >= u.below); });
+  const double value = seconds / unit.seconds;
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f %s",
+                value < 9.995   ? 2
+                : value < 99.95 ? 1
+                                : 0,
+                value, unit.name);
   return text;
 }
 

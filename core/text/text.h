@@ -33,8 +33,12 @@ bool GlobMatches(const std::string& pattern, const std::string& text);
 std::string FormatBytes(int64_t bytes);
 // "+0.7 %" of 0.007.
 std::string FormatChange(double share, int decimals = 1);
+// "5.6 %" of 0.056.
+std::string FormatPercent(double share, int decimals = 1);
 // For example "1,335".
 std::string FormatThousands(int64_t value);
+// Three digits, such as "1.23 s", "45.6 ms", "789 us", "7.90 h" or "12.0 days".
+std::string FormatSeconds(double seconds);
 
 // Adds a line to the problems that one Error lists. `parts`: as of APOGEE_CHECK.
 template <typename... Parts>

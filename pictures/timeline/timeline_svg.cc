@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 
+#include "apogee/core/text/text.h"
 #include "apogee/pictures/svg_writer.h"
 
 namespace apogee {
@@ -152,12 +153,6 @@ class Picture {
 
 std::string TimelineSvg(const StepTimeline& step, const std::string& title) {
   return Picture(step, title).Draw();
-}
-
-std::string FormatPercent(double share) {
-  char text[40];
-  std::snprintf(text, sizeof(text), "%.1f %%", 100 * share);
-  return text;
 }
 
 std::string FormatMs(int64_t ns) {

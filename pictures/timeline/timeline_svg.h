@@ -19,8 +19,7 @@ namespace apogee {
 
 std::string TimelineSvg(const StepTimeline& step, const std::string& title);
 
-// "12.3 %", "4.567 ms".
-std::string FormatPercent(double share);
+// "4.567 ms".
 std::string FormatMs(int64_t ns);
 
 }  // namespace apogee

@@ -80,7 +80,10 @@ TEST(MetricsLogger, WritesEveryStepAsJson) {
   const double loss = static_cast<double>(5.5451776f);
   ASSERT_TRUE(
       metrics->Step({.step = 1, .loss = loss, .lr = 1e-3, .grad_norm = 0.5, .tokens = 64}).ok());
-  ASSERT_TRUE(metrics->Step({.step = 2, .loss = 2, .lr = 1e-3, .tokens = 64}).ok());
+  ASSERT_TRUE(
+      metrics
+          ->Step({.step = 2, .loss = 2, .lr = 1e-3, .tokens = 64, .flops = 4e6, .peak_flops = 2e9})
+          .ok());
   ASSERT_TRUE(metrics->Validation({.step = 2, .loss = 1.75, .tokens = 128, .bytes = 512}).ok());
 
   const auto rows = ReadJsonLines(dir / "new/out/metrics.jsonl");
@@ -91,6 +94,9 @@ TEST(MetricsLogger, WritesEveryStepAsJson) {
   EXPECT_EQ(rows[0]["grad_norm"], 0.5);
   EXPECT_TRUE(rows[1]["grad_norm"].is_null());
   EXPECT_GT(rows[0]["tokens_per_s"], 0);
+  EXPECT_FALSE(rows[0].contains("share_of_peak"));
+  const double seconds = rows[1]["seconds"];
+  EXPECT_NEAR(rows[1]["share_of_peak"], 2e-3 / seconds, 1e-6 / seconds);
   EXPECT_EQ(rows[0]["memory"]["parameter"], 1000);
   EXPECT_EQ(rows[0]["memory"]["total"], 1000);
   EXPECT_EQ(rows[0]["memory"].size(), kNumMemoryCategories + 2u);

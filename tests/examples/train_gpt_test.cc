@@ -216,6 +216,10 @@ TEST_F(TrainGptTest, ThePlanIsTheMeasuredMemory) {
   // A run with other losses would show that planning had changed the run.
   const auto rows = Rows("out/metrics.jsonl");
   EXPECT_EQ(rows.size(), 3u);
+  for (const auto& row : rows) {
+    EXPECT_GT(row["share_of_peak"], 0);
+    EXPECT_LT(row["share_of_peak"], 1.5);  // two cores may be faster than one measured product
+  }
 }
 
 TEST_F(TrainGptTest, WrongUsageExitsWith2) {

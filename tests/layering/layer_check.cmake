@@ -92,7 +92,8 @@ foreach(name IN LISTS names)
         list(APPEND errors "${file}: write \"apogee/${folder_${name}}/${path}\" instead of \"${path}\"")
       endif()
       # A .cuh is a private header that only such sources include.
-      set(backends "${device_folder}.*[.](cc|cu|cuh)$|^comm/(mpi|nccl)/.*[.]cc$|^tests/cuda_emulation/|^${private_header}$")
+      set(solvers "^plan/machine/fit[.]cc$")
+      set(backends "${solvers}|${device_folder}.*[.](cc|cu|cuh)$|^comm/(mpi|nccl)/.*[.]cc$|^tests/cuda_emulation/|^${private_header}$")
       if(path MATCHES "^(${hidden})" AND NOT file MATCHES "${backends}")
         list(APPEND errors "${file}: includes ${path}; such headers belong in the sources (never the "
                            "headers) of comm/mpi, comm/nccl or a device backend")

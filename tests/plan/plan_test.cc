@@ -56,7 +56,7 @@ TEST(PlanTest, KnownModelsHaveTheirNumberOfParameters) {
 TEST(PlanTest, RowsAreTheRealRuns) {
   TrainingSetup setup = Small();
   setup.accumulate = 2;
-  const PlanReport report = ValueOrThrow(Plan(setup, {.num_ranks = 4, .measure = true}));
+  const PlanReport report = ValueOrThrow(Plan(setup, {.num_ranks = 4, .check = true}));
   std::set<std::string> names;
   for (const PlanRow& row : report.rows) {
     SCOPED_TRACE(row.candidate.name);
