@@ -146,7 +146,7 @@ start_bytes="$(sent)"
 across "$train" --out "$work/cable" --steps "$steps" "${small[@]}" 2>"$work/mpirun.err" || fail "training over the cable failed"
 bytes=$(($(sent) - start_bytes))
 for run in threads cable; do
-  sed -E 's/"(seconds|tokens_per_s)": ?[^,}]*//g' "$work/$run/metrics.jsonl" >"$work/$run.jsonl"
+  sed -E 's/"(seconds|tokens_per_s|share_of_peak)": ?[^,}]*//g' "$work/$run/metrics.jsonl" >"$work/$run.jsonl"
 done
 (($(rows "$work/cable.jsonl") >= steps)) || fail "the run over the cable wrote too few steps"
 cmp "$work/threads.jsonl" "$work/cable.jsonl" || fail "losses differ from those of two threads"

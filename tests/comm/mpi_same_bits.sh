@@ -20,7 +20,7 @@ for plugin in ddp zero2 gemini; do
   # Leaves out what depends on the clock, peaks of what is on its way among it, and the memory of a process, which holds four
   # ranks or one.
   for run in threads processes; do
-    sed -E 's/"(seconds|tokens_per_s|gradient|communication|total|reserved)": ?[^,}]*//g' "$work/$run/metrics.jsonl" >"$work/$run.jsonl"
+    sed -E 's/"(seconds|tokens_per_s|share_of_peak|gradient|communication|total|reserved)": ?[^,}]*//g' "$work/$run/metrics.jsonl" >"$work/$run.jsonl"
     [[ -s "$work/$run.jsonl" ]]
     rm -f "$work/$run"/{metrics.jsonl,plan.json,train.log,events.*}
   done

@@ -254,7 +254,8 @@ TEST_P(RecurrentTest, DropoutIsThatOfTheWholeBatch) {
     const Values part = (*module)(x.Slice(0, first, 2)).Detach().ToVector<double>();
     parts.insert(parts.end(), part.begin(), part.end());
   }
-  EXPECT_EQ(parts, whole);
+  // A processor may have other products for fewer rows; another mask would be far off.
+  EXPECT_THAT(parts, Pointwise(DoubleNear(Tolerance(DType::kF32, ErrorKind::kGemm)), whole));
 
   // Layer by layer, with the function between them.
   const auto lower = Initialized(4, 5, {}), upper = Initialized(5, 5, {});
