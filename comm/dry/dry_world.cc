@@ -19,7 +19,7 @@ class DryWork : public Work {
           std::shared_ptr<Operation> operation)
       : world_(world), state_(std::move(state)), rank_(rank), operation_(std::move(operation)) {}
   void Wait() override { world_.Wait(*state_, rank_, *operation_); }
-  bool IsDone() override { return world_.IsDone(*operation_); }
+  bool IsDone() override { return world_.IsDone(*state_, rank_, *operation_); }
 
  private:
   DryWorld& world_;
@@ -182,9 +182,10 @@ void DryWorld::Wait(const GroupState& state, int rank, Operation& operation) {
   WaitInTime(state, rank, operation);
 }
 
-bool DryWorld::IsDone(const Operation& operation) {
+bool DryWorld::IsDone(const GroupState& state, int rank, const Operation& operation) {
   std::lock_guard lock(mutex_);
-  return operation.done;
+  if (!operation.done || options_.clock == nullptr) return operation.done;
+  return operation.end <= options_.clock->Now(state.members[static_cast<size_t>(rank)]);
 }
 
 void DryWorld::FailWithout(const GroupState& state, GroupState::Channel& channel) {

@@ -62,7 +62,8 @@ class DryWorld {
   // For member `rank`. Throws CommError if the operation failed, or if a member does not arrive in
   // time.
   void Wait(const GroupState& state, int rank, Operation& operation);
-  bool IsDone(const Operation& operation);
+  // In virtual time, if there is a clock: a program that asks must not learn how fast threads are.
+  bool IsDone(const GroupState& state, int rank, const Operation& operation);
   // World rank `rank` has returned or failed: all that wait for it fail.
   void Leave(int rank, const std::string& reason);
 

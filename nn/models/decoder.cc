@@ -2,6 +2,7 @@
 
 #include "apogee/nn/models/decoder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "apogee/autograd/functions/arithmetic.h"
@@ -34,6 +35,9 @@ void Validate(const DecoderConfig& c) {
 
 BlockConfig BlockOf(const DecoderConfig& config, size_t layer) {
   BlockConfig block = config.block;
+  if (std::ranges::binary_search(config.dense_layers, static_cast<int64_t>(layer))) {
+    block.moe = {};
+  }
   if (!config.windows.empty()) block.window = config.windows[layer];
   if (!config.attention_scales.empty()) block.attention_scale = config.attention_scales[layer];
   return block;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Decoder: a causal language model of any of the supported families (GPT-2, Llama, Mistral, Qwen2,
-// Qwen3, Gemma, Gemma 2, Phi-3, OLMo 2, GPT-NeoX, OPT), which differ in options. The names of its
-// parameters are those of the Hugging Face hub.
+// Qwen3, Gemma, Gemma 2, Phi-3, OLMo 2, GPT-NeoX, OPT; with experts Mixtral, Qwen2-MoE, Qwen3-MoE),
+// which differ in options. The names of its parameters are those of the Hugging Face hub.
 //
 //   APOGEE_ASSIGN_OR_RETURN(nn::HfModel hf, nn::MakeHfModel(json, path));     // from a config.json
 //   Tensor logits = (*hf.module)(tokens);             // i64 [B, T] -> [B, T, vocab_size]
@@ -45,6 +45,8 @@ struct DecoderConfig {
   // If not empty: BlockConfig::window and BlockConfig::attention_scale of each layer.
   std::vector<int64_t> windows = {};
   std::vector<double> attention_scales = {};
+  // Layers without BlockConfig::moe, in a model whose other layers have it; ascending.
+  std::vector<int64_t> dense_layers = {};
   int64_t embedding_size = 0;      // 0: the hidden size
   double embedding_scale = 1;      // Gemma: sqrt(hidden_size)
   int64_t first_position_row = 0;  // of the table of positions; OPT: 2

@@ -41,6 +41,8 @@ void DescribeBlock(const DecoderConfig& config, std::map<std::string, std::strin
     function["norm_weight_offset"] = ConfigText(block.norm_weight_offset);
   }
   if (block.parallel_residual) function["parallel_residual"] = ConfigText(true);
+  if (block.moe.num_experts > 0) function["moe"] = MoeText(block.moe);
+  if (!config.dense_layers.empty()) function["dense_layers"] = ConfigText(config.dense_layers);
   const Activation usual = block.gated_mlp ? Activation::kSilu : Activation::kGeluTanh;
   if (block.activation != usual) function["activation"] = ConfigText(block.activation);
 }

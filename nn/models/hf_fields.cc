@@ -26,9 +26,10 @@ constexpr size_t kMaxLayerTypes = 10'000;  // values of layer_types
 constexpr std::array kTokenFields = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 constexpr const char* kLayerTypes = "layer_types";
+constexpr const char* kDenseLayers = "mlp_only_layers";
 
 bool IsKeptList(const std::string& name) {
-  return name == "architectures" || name == kLayerTypes ||
+  return name == "architectures" || name == kLayerTypes || name == kDenseLayers ||
          std::ranges::find(kTokenFields, name) != kTokenFields.end();
 }
 
@@ -203,7 +204,7 @@ class FieldParser : public JsonHandler {
     std::vector<HfValue>& list = values[name].list;
     const bool every = name == kLayerTypes;  // one value for each layer
     if (!every && std::ranges::find(list, value) != list.end()) return true;
-    const size_t most = every ? kMaxLayerTypes : kMaxListed;
+    const size_t most = every || name == kDenseLayers ? kMaxLayerTypes : kMaxListed;
     if (list.size() == most) {
       return Fail(Concat("\"", name, "\" lists more than ", most, " values"));
     }
@@ -279,6 +280,20 @@ std::vector<std::string> HfFields::Texts(const std::string& name) {
     texts.push_back(item.text);
   }
   return texts;
+}
+
+std::vector<int64_t> HfFields::Integers(const std::string& name) {
+  std::vector<int64_t> integers;
+  const HfValue* value = Find(name);
+  if (value == nullptr) return integers;
+  if (value->kind != Kind::kList) Refuse(name, "must be a list of whole numbers, or null");
+  for (const HfValue& item : value->list) {
+    if (item.kind != Kind::kInteger || item.integer < 0) {
+      Refuse(name, "must be a list of whole numbers from 0, or null");
+    }
+    integers.push_back(item.integer);
+  }
+  return integers;
 }
 
 std::optional<int64_t> HfFields::Id(const std::string& name, std::optional<int64_t> missing) {

@@ -64,6 +64,8 @@ class HfFields {
   std::string Text(const std::string& name, const std::string& missing);
   // A list of texts; empty if there is none.
   std::vector<std::string> Texts(const std::string& name);
+  // A list of integers from 0; empty if there is none.
+  std::vector<int64_t> Integers(const std::string& name);
   // A token id; null says that there is none.
   std::optional<int64_t> Id(const std::string& name, std::optional<int64_t> missing);
   // Fields, with their values, that nothing has asked for and that may change the result.

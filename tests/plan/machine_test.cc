@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 void ExpectRate(const KernelRate& rate, double call, double flop, double byte) {
-  EXPECT_NEAR(rate.seconds_per_call, call, 1e-6 * call);
+  EXPECT_NEAR(rate.seconds_per_call, call, 1e-6 * call + 1e-15);
   EXPECT_NEAR(rate.seconds_per_flop, flop, 1e-6 * flop);
   EXPECT_NEAR(rate.seconds_per_byte, byte, 1e-6 * byte);
 }

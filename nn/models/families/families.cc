@@ -17,11 +17,14 @@ constexpr std::array kDecoders = {DecoderFamily{"gemma", "GemmaForCausalLM", Rea
                                   DecoderFamily{"gpt_neox", "GPTNeoXForCausalLM", ReadGptNeoX},
                                   DecoderFamily{"llama", "LlamaForCausalLM", ReadLlama},
                                   DecoderFamily{"mistral", "MistralForCausalLM", ReadMistral},
+                                  DecoderFamily{"mixtral", "MixtralForCausalLM", ReadMixtral},
                                   DecoderFamily{"olmo2", "Olmo2ForCausalLM", ReadOlmo2},
                                   DecoderFamily{"opt", "OPTForCausalLM", ReadOpt},
                                   DecoderFamily{"phi3", "Phi3ForCausalLM", ReadPhi3},
                                   DecoderFamily{"qwen2", "Qwen2ForCausalLM", ReadQwen2},
-                                  DecoderFamily{"qwen3", "Qwen3ForCausalLM", ReadQwen3}};
+                                  DecoderFamily{"qwen2_moe", "Qwen2MoeForCausalLM", ReadQwen2Moe},
+                                  DecoderFamily{"qwen3", "Qwen3ForCausalLM", ReadQwen3},
+                                  DecoderFamily{"qwen3_moe", "Qwen3MoeForCausalLM", ReadQwen3Moe}};
 
 }  // namespace
 

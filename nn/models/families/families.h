@@ -46,8 +46,11 @@ auto ReadChecked(FamilyFields& reader, const char* architecture, const Fn& read)
 
 DecoderConfig ReadLlama(FamilyFields& f);
 DecoderConfig ReadMistral(FamilyFields& f);
+DecoderConfig ReadMixtral(FamilyFields& f);
 DecoderConfig ReadQwen2(FamilyFields& f);
+DecoderConfig ReadQwen2Moe(FamilyFields& f);
 DecoderConfig ReadQwen3(FamilyFields& f);
+DecoderConfig ReadQwen3Moe(FamilyFields& f);
 DecoderConfig ReadOlmo2(FamilyFields& f);
 DecoderConfig ReadPhi3(FamilyFields& f);
 DecoderConfig ReadGemma(FamilyFields& f);
@@ -55,6 +58,9 @@ DecoderConfig ReadGemma2(FamilyFields& f);
 DecoderConfig ReadGpt2(FamilyFields& f);
 DecoderConfig ReadGptNeoX(FamilyFields& f);
 DecoderConfig ReadOpt(FamilyFields& f);
+
+// The windows of Qwen2 and Qwen3, which begin at a layer, and only if they are asked for.
+void ReadQwenWindows(FamilyFields& f, DecoderConfig& config);
 
 }  // namespace apogee::nn
 

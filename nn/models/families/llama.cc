@@ -45,16 +45,6 @@ DecoderConfig CommonOfLlama(FamilyFields& f, const FamilyDefaults& defaults, con
   return config;
 }
 
-// Qwen's windows begin at a layer, and only if they are asked for.
-void ReadQwenWindows(FamilyFields& f, DecoderConfig& config) {
-  const bool use = f.fields.Flag("use_sliding_window", false);
-  const int64_t window =
-      f.fields.Size("sliding_window", f.fields.HasNull("sliding_window") ? 0 : 4096);
-  const int64_t first = f.fields.Size("max_window_layers", 28, /*least=*/0);
-  f.Windows(
-      use ? window : 0, [&](int64_t layer) { return layer >= first; }, config);
-}
-
 }  // namespace
 
 DecoderConfig ReadLlama(FamilyFields& f) {
@@ -75,6 +65,15 @@ DecoderConfig ReadMistral(FamilyFields& f) {
   f.fields.MustBe("attention_bias", false);
   f.fields.MustBe("mlp_bias", false);
   return config;
+}
+
+void ReadQwenWindows(FamilyFields& f, DecoderConfig& config) {
+  const bool use = f.fields.Flag("use_sliding_window", false);
+  const int64_t window =
+      f.fields.Size("sliding_window", f.fields.HasNull("sliding_window") ? 0 : 4096, /*least=*/0);
+  const int64_t first = f.fields.Size("max_window_layers", 28, /*least=*/0);
+  f.Windows(
+      use ? window : 0, [&](int64_t layer) { return layer >= first; }, config);
 }
 
 DecoderConfig ReadQwen2(FamilyFields& f) {

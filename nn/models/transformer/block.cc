@@ -10,6 +10,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/nn/models/transformer/path_register.h"
+#include "apogee/nn/moe/moe.h"
 
 namespace apogee::nn {
 
@@ -45,8 +46,9 @@ TransformerBlock::TransformerBlock(const BlockConfig& config) : config_(config) 
 void TransformerBlock::AddAttention(PathRegister& paths) {
   const BlockConfig& c = config_;
   const BlockNames& names = c.names;
-  attention_ = std::make_shared<Branch>([this](const Tensor& x) { return Attend(x); });
-  if (!names.attention.empty()) paths.AddContainer(names.attention, attention_);
+  const auto branch = std::make_shared<Branch>([this](const Tensor& x) { return Attend(x); });
+  if (!names.attention.empty()) paths.AddContainer(names.attention, branch);
+  attention_ = branch;
   const auto projection = [&](const std::string& name, int64_t heads) {
     return paths.Add(
         name, std::make_shared<Linear>(
@@ -80,8 +82,15 @@ void TransformerBlock::AddAttention(PathRegister& paths) {
 void TransformerBlock::AddMlp(PathRegister& paths) {
   const BlockConfig& c = config_;
   const BlockNames& names = c.names;
-  mlp_ = std::make_shared<Branch>([this](const Tensor& x) { return RunMlp(x); });
-  if (!names.mlp.empty()) paths.AddContainer(names.mlp, mlp_);
+  if (c.moe.num_experts > 0) {
+    const MoeOptions options{
+        .activation = c.activation, .init = c.init, .residual_init = c.residual_init};
+    mlp_ = paths.Add(names.mlp, std::make_shared<Moe>(c.hidden_size, c.moe, options));
+    return;
+  }
+  const auto branch = std::make_shared<Branch>([this](const Tensor& x) { return RunMlp(x); });
+  if (!names.mlp.empty()) paths.AddContainer(names.mlp, branch);
+  mlp_ = branch;
   LinearOptions options{.bias = c.mlp_bias, .layout = c.weight_layout, .init = c.init};
   const auto add = [&](const std::string& name, int64_t width) {
     return paths.Add(name, std::make_shared<Linear>(c.hidden_size, width, options));
@@ -129,7 +138,7 @@ Tensor TransformerBlock::Forward(const Tensor& x) {
   return AddTo(h, Run(mlp_, mlp_norms_, h), mlp_norms_);
 }
 
-Tensor TransformerBlock::Run(const std::shared_ptr<Branch>& branch, const Norms& norms,
+Tensor TransformerBlock::Run(const std::shared_ptr<Module>& branch, const Norms& norms,
                              const Tensor& x) {
   Tensor y = (*branch)(norms.before ? (*norms.before)(x) : x);
   if (drop_) y = (*drop_)(y);

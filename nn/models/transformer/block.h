@@ -39,11 +39,11 @@ class TransformerBlock : public Module {
   ops::Qkv Parts(const Tensor& qkv) const;
   Tensor Rotated(const Tensor& x) const;
   // The end of a branch without its addition.
-  Tensor Run(const std::shared_ptr<Branch>& branch, const Norms& norms, const Tensor& x);
+  Tensor Run(const std::shared_ptr<Module>& branch, const Norms& norms, const Tensor& x);
   Tensor AddTo(const Tensor& x, const Tensor& branch, const Norms& norms) const;
 
   const BlockConfig config_;
-  std::shared_ptr<Branch> attention_, mlp_;
+  std::shared_ptr<Module> attention_, mlp_;
   Norms attention_norms_, mlp_norms_;
   std::shared_ptr<Linear> q_, k_, v_, qkv_, out_;
   std::shared_ptr<Module> q_norm_, k_norm_;

@@ -55,6 +55,10 @@ std::string BlockProblems(const BlockConfig& c) {
   require(!c.parallel_residual ||
               (c.names.attention_norms.after_add.empty() && c.names.mlp_norms.after_add.empty()),
           "a parallel residual has no norm after the sum");
+  if (c.moe.num_experts > 0) {
+    problems += MoeProblems(c.moe);
+    require(!c.names.mlp.empty(), "a mixture of experts needs a name (BlockNames::mlp)");
+  }
   return problems;
 }
 

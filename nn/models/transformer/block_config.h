@@ -17,6 +17,7 @@
 
 #include "apogee/nn/attention.h"
 #include "apogee/nn/layers.h"
+#include "apogee/nn/moe/moe_config.h"
 
 namespace apogee::nn {
 
@@ -88,6 +89,8 @@ struct BlockConfig {
   // Gated: activation(gate(x)) * up(x); else activation(up(x)).
   bool gated_mlp = true;
   Activation activation = Activation::kSilu;
+  // With experts: a mixture of experts (nn::Moe) under the name of the MLP, in place of it.
+  MoeConfig moe = {};
   // Of weights: kInOut for GPT-2's Conv1D.
   WeightLayout weight_layout = WeightLayout::kOutIn;
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Experts: gated MLPs side by side. Each expert has matrices of its own; the rows of all of them
+// are computed by grouped products. Private to nn/moe.
+//
+//   auto experts = std::make_shared<Experts>(sizes, names, init, residual_init);
+//   Tensor y = experts->Run(rows, counts);      // rows [R, hidden_size], sorted by expert
+//
+// Parameters of expert 3: "3.gate_proj.weight" and "3.up_proj.weight" [intermediate, hidden_size],
+// "3.down_proj.weight" [hidden_size, intermediate].
+#ifndef APOGEE_NN_MOE_EXPERTS_H_
+#define APOGEE_NN_MOE_EXPERTS_H_
+
+#include <string>
+#include <vector>
+
+#include "apogee/nn/moe/moe_config.h"
+
+namespace apogee::nn {
+
+struct ExpertsOptions {
+  int64_t num_experts = 0, hidden_size = 0, intermediate_size = 0;
+  Activation activation = Activation::kSilu;
+  MoeNames names = {};
+  Init init = {}, residual_init = {};  // the latter of down_proj
+};
+
+class Experts : public Module {
+ public:
+  explicit Experts(const ExpertsOptions& options);
+  // The result is f32, or f64 for f64: the weighted sum over a token's experts rounds once.
+  Tensor Run(const Tensor& rows, const std::vector<int64_t>& counts);
+  // Called by Run.
+  Tensor Forward(const Tensor& rows) override;
+
+ private:
+  Activation activation_;
+  std::vector<ParameterPtr> gates_, ups_, downs_;  // by expert
+  std::vector<int64_t> counts_;                    // of the running forward
+};
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_MOE_EXPERTS_H_
