@@ -3,6 +3,7 @@
 #include "apogee/chunk/gradient_chunks.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "apogee/autograd/engine.h"
@@ -14,6 +15,9 @@ namespace {
 
 // Sharded mode: how many chunks may be in reduction before backward waits for the oldest.
 constexpr size_t kMaxInFlight = 2;
+// GradientChunkOptions::wait_inside, if false.
+constexpr std::chrono::milliseconds kPatience{100};
+constexpr int kPassesWithoutWaiting = 64;
 constexpr int kNumDTypes = 256;  // an upper bound
 // A float holds 24 bits of a digest exactly. All ranks have the same part a if and only if
 // max(a) + max(kDigestPart - a) == kDigestPart.
@@ -161,6 +165,7 @@ void GradientChunks::Begin(const GradientPass& pass) {
     if (options_.reproducible) StashPartial(slot);
   }
   in_flight_.clear();
+  passes_without_waiting_ = std::max(0, passes_without_waiting_ - 1);
   next_chunk_ = 0;
   reduce_ = pass.reduce && reduces_;
   active_ = true;
@@ -263,14 +268,19 @@ void GradientChunks::Launch(size_t index) {
     chunk.work = group_->ReduceScatterAsync(chunk.mean, chunk.flat);
   }
   in_flight_.push_back(index);
-  const auto is_free = [this] {
-    const auto& work = chunks_[in_flight_.front()].work;
-    return options_.wait_inside || work == nullptr || work->IsDone();
-  };
-  while (on_mean_ && in_flight_.size() > kMaxInFlight && is_free()) {
+  while (on_mean_ && in_flight_.size() > kMaxInFlight && MayComplete(in_flight_.front())) {
     Complete(in_flight_.front());
     in_flight_.pop_front();
   }
+}
+
+bool GradientChunks::MayComplete(size_t index) {
+  const auto& work = chunks_[index].work;
+  if (options_.wait_inside || work == nullptr || work->IsDone()) return true;
+  if (passes_without_waiting_ > 0) return false;
+  if (work->WaitFor(kPatience)) return true;
+  passes_without_waiting_ = kPassesWithoutWaiting;
+  return false;
 }
 
 void GradientChunks::Complete(size_t index) {

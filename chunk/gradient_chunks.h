@@ -52,9 +52,10 @@ struct GradientChunkOptions {
   int64_t chunk_bytes = 25 << 20;
   // false: reduce all chunks after backward has ended.
   bool overlap = true;
-  // Sharded only. true: wait inside backward for the oldest of several running reductions, so that
-  // few chunks exist. false: free reduced chunks but never wait. Needed if backward also meets
-  // other ranks in gathers: a missing gradient could change the order of the two waits.
+  // Sharded only: how long to wait inside backward for the oldest of several running reductions, so
+  // that few chunks exist. true: until it ends. false: a tenth of a second, since backward also
+  // meets other ranks in gathers: if a rank lacks a gradient, the ranks could wait for each other.
+  // After a wait in vain, the next 64 passes do not wait.
   bool wait_inside = true;
   bool reproducible = false;
   // Dtype of the sums; default: the gradients' own dtype.
@@ -168,6 +169,8 @@ class GradientChunks {
   void FillGaps(size_t chunk);
   void Launch(size_t chunk);
   void ReduceNow(size_t chunk);
+  // Whether the chunk may be completed now, inside backward; waits for a while.
+  bool MayComplete(size_t chunk);
   void Complete(size_t chunk);
   // Sharded: passes on this rank's parts of the means.
   void HandOut(size_t chunk);
@@ -187,6 +190,7 @@ class GradientChunks {
   std::vector<ChunkSpec> plan_;
   std::vector<Chunk> chunks_;
   std::deque<size_t> in_flight_;
+  int passes_without_waiting_ = 0;  // still to come, if positive
   size_t next_chunk_ = 0;
   bool active_ = false;
   bool reduces_ = true;

@@ -12,6 +12,7 @@
 #ifndef APOGEE_COMM_WORK_H_
 #define APOGEE_COMM_WORK_H_
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -38,6 +39,8 @@ class Work {
   virtual void Wait() = 0;
   // Whether Wait would return at once.
   virtual bool IsDone() = 0;
+  // Waits as Wait does, but at most about so long. Returns whether the collective is complete.
+  virtual bool WaitFor(std::chrono::milliseconds limit);
 };
 
 }  // namespace apogee::comm

@@ -11,6 +11,8 @@ namespace apogee::plan {
 namespace {
 
 constexpr int kNumSteps = 2;
+// In a full pipeline with messages that take time, micro-batches add two times by turns.
+constexpr int64_t kPeriod = 2;
 
 absl::StatusOr<std::vector<RankPlan>> DryRunOf(const TrainingSetup& setup,
                                                const Candidate& candidate,
@@ -70,11 +72,12 @@ absl::StatusOr<std::vector<RankPlan>> RanksOf(const TrainingSetup& setup,
   const int64_t count = candidate.pp > 1 ? setup.batch / candidate.dp() : setup.accumulate;
   const int64_t full = 2 * static_cast<int64_t>(candidate.pp);
   if (setup.train || count <= 2 * full + 1) return DryRunOf(setup, candidate, options);
-  APOGEE_ASSIGN_OR_RETURN(std::vector<RankPlan> ranks, DryRunOf(setup, candidate, options, full));
+  const int64_t first = full + (count - full) % kPeriod;
+  APOGEE_ASSIGN_OR_RETURN(std::vector<RankPlan> ranks, DryRunOf(setup, candidate, options, first));
   APOGEE_ASSIGN_OR_RETURN(const std::vector<RankPlan> longer,
-                          DryRunOf(setup, candidate, options, full + 1));
+                          DryRunOf(setup, candidate, options, first + kPeriod));
   for (size_t r = 0; r < ranks.size(); ++r) {
-    ranks[r] = Continue(ranks[r], longer[r], count - full);
+    ranks[r] = Continue(ranks[r], longer[r], (count - first) / kPeriod);
   }
   return ranks;
 }

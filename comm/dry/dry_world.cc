@@ -19,6 +19,9 @@ class DryWork : public Work {
           std::shared_ptr<Operation> operation)
       : world_(world), state_(std::move(state)), rank_(rank), operation_(std::move(operation)) {}
   void Wait() override { world_.Wait(*state_, rank_, *operation_); }
+  bool WaitFor(std::chrono::milliseconds limit) override {
+    return world_.WaitFor(*state_, rank_, *operation_, limit);
+  }
   bool IsDone() override { return world_.IsDone(*state_, rank_, *operation_); }
 
  private:
@@ -180,6 +183,15 @@ void DryWorld::Wait(const GroupState& state, int rank, Operation& operation) {
   }
   if (!operation.error.empty()) throw CommError(operation.error);
   WaitInTime(state, rank, operation);
+}
+
+bool DryWorld::WaitFor(const GroupState& state, int rank, Operation& operation,
+                       std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  if (!operation.finished.wait_for(lock, limit, [&] { return operation.done; })) return false;
+  lock.unlock();
+  Wait(state, rank, operation);
+  return true;
 }
 
 bool DryWorld::IsDone(const GroupState& state, int rank, const Operation& operation) {

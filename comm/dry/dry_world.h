@@ -64,6 +64,9 @@ class DryWorld {
   void Wait(const GroupState& state, int rank, Operation& operation);
   // In virtual time, if there is a clock: a program that asks must not learn how fast threads are.
   bool IsDone(const GroupState& state, int rank, const Operation& operation);
+  // Waits in virtual time. `limit` is of real time: a member that does not arrive in it never will.
+  bool WaitFor(const GroupState& state, int rank, Operation& operation,
+               std::chrono::milliseconds limit);
   // World rank `rank` has returned or failed: all that wait for it fail.
   void Leave(int rank, const std::string& reason);
 

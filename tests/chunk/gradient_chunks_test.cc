@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <limits>
+#include <thread>
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
@@ -109,6 +112,36 @@ TEST(GradientChunksTest, RanksAgreeOnWhatAllOfThemHave) {
     for (size_t i = 0; i < 4; ++i) EXPECT_EQ(chunks.present(i), i < 3);
     EXPECT_EQ(world.context()->ledger().live_bytes(MemoryCategory::kGradient), 44)
         << "that of the point is left";
+  });
+}
+
+// Rank 1 is slow. Rank 0 waits for it, since else it would keep all chunks that rank 1 has yet to
+// reduce.
+TEST(GradientChunksTest, FewChunksExistThoughAnotherRankIsSlow) {
+  constexpr size_t kNumChunks = 16;
+  constexpr int64_t kNumel = 4000;
+  RunRanks(2, [&](comm::World& world) {
+    std::vector<ParameterPtr> parameters;
+    Tensor loss;
+    for (size_t i = 0; i < kNumChunks; ++i) {
+      parameters.push_back(std::make_shared<autograd::Parameter>(
+          std::to_string(i), Tensor::Full({kNumel}, DType::kF32, 1, world.context())));
+      parameters[i]->AddGradHook([&](autograd::Parameter&) {
+        if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      });
+      const Tensor own = autograd::Sum(parameters[i]->value());
+      loss = loss.defined() ? autograd::Add(autograd::Scale(loss, 1), own) : own;
+    }
+    std::ranges::reverse(parameters);  // the last one has its gradient first
+    const std::vector<ChunkRequest> requests(kNumChunks, {.numel = kNumel});
+    const auto plan = PlanChunks(requests, {.chunk_bytes = 1, .num_shards = 2});
+    ASSERT_EQ(plan.size(), kNumChunks);
+    GradientChunks chunks(parameters, plan, world.group(), {.wait_inside = false},
+                          [](size_t, const Tensor&) {});
+    chunks.Run([&] { autograd::Backward(loss); }, {.reduce = true});
+    // Two in flight and one in work, each with its mean, and gradients on their way to chunks.
+    EXPECT_LT(world.context()->ledger().peak_bytes(MemoryCategory::kGradient),
+              7 * kNumel * int64_t{sizeof(float)});
   });
 }
 
