@@ -10,7 +10,7 @@ Fingerprint::Fingerprint(const CollectiveCall& call)
   has_tensor = tensor.defined();
   if (!has_tensor) return;
   dtype = tensor.dtype();
-  numel = tensor.numel();
+  numel = call.input_counts.empty() ? tensor.numel() : kUneven;
   on_gpu = !tensor.context()->is_host();
 }
 
@@ -41,7 +41,8 @@ std::string Fingerprint::ToString() const {
     default:
       break;
   }
-  return text + std::to_string(numel) + " x " + DTypeName(dtype) + ")";
+  const std::string count = numel == kUneven ? "unequal parts" : std::to_string(numel);
+  return text + count + " x " + DTypeName(dtype) + ")";
 }
 
 bool Fingerprint::Matches(const Fingerprint& other) const {

@@ -18,6 +18,8 @@
 namespace apogee::comm {
 
 struct Fingerprint {
+  static constexpr int64_t kUneven = -1;
+
   Fingerprint() = default;
   explicit Fingerprint(const CollectiveCall& call);
 
@@ -27,7 +29,7 @@ struct Fingerprint {
   // Below: those of the input, or of the output if there is no input.
   bool has_tensor = false;
   DType dtype = DType::kF32;
-  int64_t numel = 0;
+  int64_t numel = 0;  // kUneven: members have numbers of their own
   // Whether the tensor is on a GPU and is not staged through the host. Not part of the text.
   bool on_gpu = false;
 

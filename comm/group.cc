@@ -57,6 +57,29 @@ std::string FormatRanks(const std::vector<int>& ranks) {
   return text + "]";
 }
 
+namespace {
+
+ToAllPart PartOf(const std::vector<int64_t>& counts, const Tensor& tensor, size_t peer,
+                 size_t size) {
+  if (counts.empty()) {
+    const int64_t count = tensor.numel() / static_cast<int64_t>(size);
+    return {.begin = static_cast<int64_t>(peer) * count, .count = count};
+  }
+  ToAllPart part{.begin = 0, .count = counts[peer]};
+  for (size_t r = 0; r < peer; ++r) part.begin += counts[r];
+  return part;
+}
+
+}  // namespace
+
+ToAllPart InputPart(const CollectiveCall& call, size_t peer, size_t size) {
+  return PartOf(call.input_counts, call.input, peer, size);
+}
+
+ToAllPart OutputPart(const CollectiveCall& call, size_t peer, size_t size) {
+  return PartOf(call.output_counts, call.output, peer, size);
+}
+
 TraceSpan TraceCall(const CollectiveCall& call) {
   return TraceSpan(call.lane, CollectiveName(call.kind),
                    {.category = "communication", .args = {{"bytes", call.payload_bytes}}});
@@ -179,6 +202,37 @@ std::shared_ptr<Work> Group::AllToAllAsync(const Tensor& output, const Tensor& i
       input.bytes());
 }
 
+std::shared_ptr<Work> Group::AllToAllAsync(const Tensor& output, std::vector<int64_t> output_counts,
+                                           const Tensor& input, std::vector<int64_t> input_counts) {
+  CheckTensor("all_to_all", "output", output);
+  CheckTensor("all_to_all", "input", input);
+  const auto check = [&](const char* name, const Tensor& tensor,
+                         const std::vector<int64_t>& counts) {
+    APOGEE_CHECK(static_cast<int>(counts.size()) == size(), "all_to_all: ", counts.size(),
+                 " counts of the ", name, ", must be one for each of ", size(), " members");
+    int64_t sum = 0;
+    for (const int64_t count : counts) {
+      APOGEE_CHECK(count >= 0, "all_to_all: a count of the ", name, " is ", count);
+      sum += count;
+    }
+    APOGEE_CHECK(sum == tensor.numel(), "all_to_all: the counts of the ", name, " add up to ", sum,
+                 ", but it has ", tensor.numel(), " elements");
+  };
+  check("output", output, output_counts);
+  check("input", input, input_counts);
+  const auto self = static_cast<size_t>(rank_);
+  APOGEE_CHECK(input_counts[self] == output_counts[self], "all_to_all: rank ", rank_, " keeps ",
+               input_counts[self], " elements of its input, but ", output_counts[self],
+               " of its output come from itself");
+  const int64_t leaves = (input.numel() - input_counts[self]) * DTypeSize(input.dtype());
+  return Start({.kind = CollectiveKind::kAllToAll,
+                .input = input.Detach(),
+                .output = output.Detach(),
+                .input_counts = std::move(input_counts),
+                .output_counts = std::move(output_counts)},
+               leaves);
+}
+
 std::shared_ptr<Work> Group::SendAsync(const Tensor& tensor, int destination) {
   CheckTensor("send", "tensor", tensor);
   APOGEE_CHECK(destination != rank_, "send: rank ", rank_, " cannot send to itself");
@@ -232,6 +286,13 @@ void Group::Reduce(const Tensor& tensor, int root, ReduceOp op) {
 
 void Group::AllToAll(const Tensor& output, const Tensor& input) {
   StartAndWait([&] { return AllToAllAsync(output, input); });
+}
+
+void Group::AllToAll(const Tensor& output, std::vector<int64_t> output_counts, const Tensor& input,
+                     std::vector<int64_t> input_counts) {
+  StartAndWait([&] {
+    return AllToAllAsync(output, std::move(output_counts), input, std::move(input_counts));
+  });
 }
 
 void Group::Send(const Tensor& tensor, int destination) {

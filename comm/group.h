@@ -47,6 +47,8 @@ struct CollectiveCall {
   // The tensors to read and to write. In place: both are the same tensor.
   Tensor input = {};
   Tensor output = {};
+  // Of an all-to-all with unequal parts: the elements for, and from, each member. Else empty.
+  std::vector<int64_t> input_counts = {}, output_counts = {};
   // The member's trace lane. It gets a span per call, from the start of this member's part to its
   // end (TraceCall). Null: no trace.
   TraceLane* lane = nullptr;
@@ -54,6 +56,14 @@ struct CollectiveCall {
   // The caller blocks at once; don't wake the progress thread.
   bool blocking = false;
 };
+// Elements of an all-to-all, in elements from the start of the tensor.
+struct ToAllPart {
+  int64_t begin = 0, count = 0;
+};
+// What member `peer` of a group of `size` gets of the input, and what comes from it.
+ToAllPart InputPart(const CollectiveCall& call, size_t peer, size_t size);
+ToAllPart OutputPart(const CollectiveCall& call, size_t peer, size_t size);
+
 // For example "[0 2]".
 std::string FormatRanks(const std::vector<int>& ranks);
 // Backends hold this span while they execute the call.
@@ -92,6 +102,12 @@ class Group {
   // Slice i of input goes to member i; slice j of output comes from member j. The two must not
   // share memory.
   std::shared_ptr<Work> AllToAllAsync(const Tensor& output, const Tensor& input);
+  // The same with parts of any size: member i gets input_counts[i] elements of input, and
+  // output_counts[j] elements come from member j, both in rank order. Counts may be 0. What member
+  // i sends to j, in its input_counts[j], must be what j expects, in its output_counts[i]. The
+  // traffic counts the bytes for other members only.
+  std::shared_ptr<Work> AllToAllAsync(const Tensor& output, std::vector<int64_t> output_counts,
+                                      const Tensor& input, std::vector<int64_t> input_counts);
   // Point to point, matched in order between the two ranks.
   std::shared_ptr<Work> SendAsync(const Tensor& tensor, int destination);
   std::shared_ptr<Work> RecvAsync(const Tensor& tensor, int source);
@@ -104,6 +120,8 @@ class Group {
   void Broadcast(const Tensor& tensor, int root);
   void Reduce(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
   void AllToAll(const Tensor& output, const Tensor& input);
+  void AllToAll(const Tensor& output, std::vector<int64_t> output_counts, const Tensor& input,
+                std::vector<int64_t> input_counts);
   void Send(const Tensor& tensor, int destination);
   void Recv(const Tensor& tensor, int source);
   void Barrier();

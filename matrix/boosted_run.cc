@@ -151,8 +151,11 @@ class RankRun {
   }
 
  private:
-  // Not asked of the plugin, which could be wrong. The mesh is [pp, dp, sp, tp].
-  int data_rank() const { return world_.rank() / (variant_.sp * variant_.tp) % data_size(); }
+  // Not asked of the plugin, which could be wrong. The mesh is [pp, dp, sp, ep, tp].
+  int data_rank() const {
+    const int ep = variant_.ep, ep_rank = world_.rank() / variant_.tp % ep;
+    return world_.rank() / (variant_.sp * ep * variant_.tp) * ep % data_size() + ep_rank;
+  }
   int data_size() const { return world_.size() / variant_.ranks_per_sample(); }
 
   Moved AllMoved() const {
@@ -214,7 +217,12 @@ class RankRun {
     if (variant_.pp > 1) {
       booster_->execute_pipeline(batch, *model_, criterion, boosted_);
     } else {
-      booster_->backward(criterion((*model_)(batch.inputs), batch.targets), *boosted_);
+      Tensor loss = criterion((*model_)(batch.inputs), batch.targets);
+      if (const Tensor auxiliary = workload_.Auxiliary(*model_); auxiliary.defined()) {
+        const double factor = 1.0 / static_cast<double>(cell_.accumulate);
+        loss = autograd::Add(loss, autograd::Scale(auxiliary, factor));
+      }
+      booster_->backward(loss, *boosted_);
     }
   }
 

@@ -6,6 +6,7 @@
 #include "apogee/matrix/models/families.h"
 #include "apogee/matrix/models/fed_gradients.h"
 #include "apogee/matrix/models/layer_models.h"
+#include "apogee/matrix/models/moe_model.h"
 #include "apogee/matrix/models/tiny_model.h"
 
 namespace apogee::matrix {
@@ -31,6 +32,11 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   workloads.Add("cnn", std::make_shared<CnnWorkload>());
   workloads.Add("encoder", std::make_shared<EncoderWorkload>());
   workloads.Add("gru", std::make_shared<GruWorkload>());
+  workloads.Add("moe", std::make_shared<MoeWorkload>(MoeKind::kPlain));
+  workloads.Add("moe_idle", std::make_shared<MoeWorkload>(MoeKind::kIdle));
+  workloads.Add("moe_one", std::make_shared<MoeWorkload>(MoeKind::kOne));
+  workloads.Add("moe_rare", std::make_shared<MoeWorkload>(MoeKind::kRare));
+  workloads.Add("moe_aux", std::make_shared<MoeWorkload>(MoeKind::kAux));
   for (const std::string& name : FamilyNames()) {
     workloads.Add("hf_" + name, std::make_shared<FamilyWorkload>(name));
   }

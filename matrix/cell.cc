@@ -132,6 +132,8 @@ void AppendFamilies(const Catalog& catalog, std::vector<Cell>& cells) {
       const bool sequence = plugin.find("_sp") != std::string::npos;
       if (!family->is_chain() && (pipeline || sequence)) continue;
       if (family->takes_images() && sequence) continue;
+      // Rows of experts are no whole sequences: that is refused.
+      if (family->has_experts() && plugin.find("split_gather") != std::string::npos) continue;
       // Sequences in a ring, and keys and values of attention both ways: that is refused.
       if (family->is_encoder() && plugin.find("ring") != std::string::npos) continue;
       const Window& window = kWindows[turn++ % std::size(kWindows)];

@@ -107,7 +107,7 @@ PluginVariant Hybrid(int tp, int stage, std::vector<int> worlds,
                                         "llama_untied"};
   // kAuto's budget holds no module that is half of the model.
   if (placement == PlacementPolicy::kStatic) {
-    workloads.insert(workloads.end(), {"cnn", "encoder", "gru"});
+    workloads.insert(workloads.end(), {"cnn", "encoder", "gru", "moe", "moe_idle"});
   }
   const std::string ranks = "tp" + std::to_string(tp);
   const std::string name =
@@ -215,6 +215,58 @@ PluginVariant Sequence(SequenceMode mode, int sp, int tp, int stage, std::vector
       .is_hybrid = true};
 }
 
+// The mesh axes of a variant with experts over ranks, other than dp.
+struct ExpertAxes {
+  int ep = 2, tp = 1, pp = 1, sp = 1;
+  SequenceMode sp_mode = SequenceMode::kNone;
+};
+
+// Named "hybrid_ep2_zero1" and so on; with other axes "hybrid_ep2_pp2_tp2_zero1".
+PluginVariant Experts(const ExpertAxes& axes, int stage, std::vector<int> worlds) {
+  const auto make = [=](const comm::World& world, const PluginSettings& settings) {
+    return std::make_unique<HybridParallelPlugin>(
+        world, settings.training,
+        HybridParallelOptions{.tp_size = axes.tp,
+                              .pp_size = axes.pp,
+                              .sp_size = axes.sp,
+                              .sp_mode = axes.sp_mode,
+                              .ep_size = axes.ep,
+                              .stage = stage,
+                              .num_microbatches = axes.pp > 1 ? 3 : 0});
+  };
+  std::string ranks = "ep" + std::to_string(axes.ep);
+  if (axes.pp > 1) ranks += "_pp" + std::to_string(axes.pp);
+  if (axes.tp > 1) ranks += "_tp" + std::to_string(axes.tp);
+  if (axes.sp > 1) ranks += "_sp" + std::to_string(axes.sp) + "_" + Name(axes.sp_mode);
+  std::vector<std::string> workloads = {"moe", "moe_idle", "moe_one", "moe_rare"};
+  // Stages have no loss of their own, and auxiliary losses take whole sequences.
+  if (axes.pp == 1 && axes.sp == 1) workloads.emplace_back("moe_aux");
+  return {.name = "hybrid_" + ranks + "_zero" + std::to_string(stage),
+          .worlds = std::move(worlds),
+          .precisions = {"f64"},
+          .make = make,
+          .tp = axes.tp,
+          .pp = axes.pp,
+          .sp = axes.sp,
+          .ep = axes.ep,
+          .workloads = std::move(workloads),
+          .is_hybrid = true};
+}
+
+void AppendExperts(std::vector<PluginVariant>& variants) {
+  for (const int stage : {0, 1, 2}) {
+    variants.push_back(Experts({.ep = 2}, stage, {2, 4, 6}));
+    variants.push_back(Experts({.ep = 4}, stage, {4}));
+    variants.push_back(Experts({.ep = 2, .tp = 2}, stage, {4, 8}));
+    variants.push_back(Experts({.ep = 2, .pp = 2}, stage, {4}));
+  }
+  variants.push_back(Experts({.ep = 2, .tp = 2, .pp = 2}, 1, {8}));
+  variants.push_back(Experts({.ep = 2, .sp = 2, .sp_mode = SequenceMode::kAllToAll}, 1, {4, 8}));
+  variants.push_back(Experts({.ep = 2, .sp = 2, .sp_mode = SequenceMode::kRingAttention}, 0, {4}));
+  variants.push_back(
+      Experts({.ep = 2, .tp = 2, .sp = 2, .sp_mode = SequenceMode::kRingAttention}, 2, {8}));
+}
+
 void AppendSequence(std::vector<PluginVariant>& variants) {
   variants.push_back(Sequence(SequenceMode::kSplitGather, 1, 2, 0, {2, 4}));
   variants.push_back(Sequence(SequenceMode::kSplitGather, 1, 2, 2, {4}));
@@ -270,6 +322,7 @@ std::vector<PluginVariant> MakeVariants() {
   variants.push_back(Hybrid(2, 3, {2, 4, 6}));
   variants.push_back(Hybrid(2, 3, {2, 4}, PlacementPolicy::kAuto));
   AppendSequence(variants);
+  AppendExperts(variants);
   return variants;
 }
 

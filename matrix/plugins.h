@@ -63,7 +63,10 @@ struct PluginVariant {
   // Sequence-parallel size: this many such groups shard sequences and train on the same samples,
   // too.
   int sp = 1;
-  std::vector<std::string> workloads = {"fed", "gpt2", "llama", "cnn", "encoder", "gru"};
+  // Expert-parallel size: data-parallel ranks that share the experts.
+  int ep = 1;
+  std::vector<std::string> workloads = {"fed",     "gpt2", "llama", "cnn",
+                                        "encoder", "gru",  "moe",   "moe_aux"};
   // True for hybrid plugins, which have too many combinations to run them all.
   bool is_hybrid = false;
   int ranks_per_sample() const { return pp * tp * sp; }

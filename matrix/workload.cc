@@ -2,11 +2,15 @@
 
 #include "apogee/matrix/workload.h"
 
+#include "apogee/autograd/functions/arithmetic.h"
+
 namespace apogee::matrix {
 
 Tensor Workload::Loss(const TrainedModel& trained, const SampleRange& range) const {
   const data::Batch batch = Batch(trained.context, range);
-  return trained.criterion(trained.model(batch.inputs), batch.targets);
+  const Tensor loss = trained.criterion(trained.model(batch.inputs), batch.targets);
+  const Tensor auxiliary = Auxiliary(trained.model);
+  return auxiliary.defined() ? autograd::Add(loss, auxiliary) : loss;
 }
 
 }  // namespace apogee::matrix

@@ -55,6 +55,18 @@ absl::StatusOr<std::vector<RankPlan>> DryRun(const DryRunOptions& options,
                                           .clock = &clock},
                                          note));
   std::ranges::sort(plans, {}, &RankPlan::rank);
+  if (options.machine != nullptr && options.machine->shares_cores()) {
+    // Each rank that ran stands for equally many.
+    std::vector<Busy> busy;
+    for (const int rank : ranks) {
+      const std::vector<Busy> own = clock.Of(rank).busy();
+      for (size_t i = 0; i < static_cast<size_t>(options.num_ranks) / ranks.size(); ++i) {
+        busy.insert(busy.end(), own.begin(), own.end());
+      }
+    }
+    const double extra = CrowdedSeconds(busy, *options.machine);
+    for (RankPlan& plan : plans) plan.step.seconds += extra;
+  }
   return plans;
 }
 

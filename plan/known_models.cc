@@ -26,6 +26,18 @@ std::string LlamaJson(const LlamaShape& shape) {
       R"(, "max_position_embeddings": )", shape.tokens, "}");
 }
 
+constexpr const char* kMixtral8x7b =
+    R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096,
+        "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})";
+constexpr const char* kQwen3With30b =
+    R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048,
+        "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": true, "max_position_embeddings": 40960,
+        "tie_word_embeddings": false})";
+
 NameTable<std::string> MakeTable() {
   NameTable<std::string> table("model");
   table.Add("gpt2", Gpt2Json(12, 12, 768));
@@ -38,6 +50,8 @@ NameTable<std::string> MakeTable() {
   table.Add("llama3-8b", LlamaJson({32, 32, 8, 4096, 14336, 128256, 131072}));
   table.Add("llama3-70b", LlamaJson({80, 64, 8, 8192, 28672, 128256, 131072}));
   table.Add("llama3-405b", LlamaJson({126, 128, 8, 16384, 53248, 128256, 131072}));
+  table.Add("mixtral-8x7b", kMixtral8x7b);
+  table.Add("qwen3-30b-a3b", kQwen3With30b);
   return table;
 }
 

@@ -95,18 +95,12 @@ PlanRow Price(const TrainingSetup& setup, const Candidate& candidate, const Plan
   row.ranks = *std::move(ranks);
   row.largest = *std::ranges::max_element(
       row.ranks, {}, [](const RankPlan& rank) { return rank.memory.peak_reserved_bytes; });
-  double busy_seconds = 0;
   for (const RankPlan& rank : row.ranks) {
     row.collectives = std::max(row.collectives, rank.step.traffic.total_calls());
     row.bytes = std::max(row.bytes, rank.step.traffic.total_bytes());
     row.flops = std::max(row.flops, rank.step.flops);
     row.step_seconds = std::max(row.step_seconds, rank.step.seconds);
-    busy_seconds += rank.step.busy_seconds * candidate.num_ranks / candidate.pp;
     row.total_bytes += rank.memory.peak_reserved_bytes * (candidate.num_ranks / candidate.pp);
-  }
-  if (options.machine && options.machine->shares_cores()) {
-    const double share = busy_seconds * options.machine->threads / options.machine->cores;
-    row.step_seconds = std::max(row.step_seconds, share);
   }
   row.fits = options.device_bytes == 0 || row.peak_bytes() <= options.device_bytes;
   return row;

@@ -134,7 +134,8 @@ std::string Describe(const TrainingSetup& setup) {
       Name(setup.training.precision), ", ", setup.optimizer, "; a step has ", setup.batch,
       " samples of ", FormatThousands(setup.tokens), " tokens",
       setup.accumulate > 1 ? internal::Concat(" in ", setup.accumulate, " micro-batches") : "",
-      setup.recompute ? ", recompute" : "", "\n");
+      setup.recompute ? ", recompute" : "", "\n",
+      setup.assumption.empty() ? "" : "assumed: " + setup.assumption + "\n");
 }
 
 std::string TableOf(const PlanReport& report) {
@@ -179,6 +180,7 @@ std::string TableOf(const PlanReport& report) {
 
 std::string JsonOf(const PlanReport& report) {
   nlohmann::ordered_json json = {{"model", report.setup.model},
+                                 {"assumption", report.setup.assumption},
                                  {"parameters", report.num_parameters},
                                  {"num_ranks", report.options.num_ranks},
                                  {"device_bytes", report.options.device_bytes},

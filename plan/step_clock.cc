@@ -3,6 +3,7 @@
 #include "apogee/plan/step_clock.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace apogee::plan {
 
@@ -31,12 +32,25 @@ void StepClock::Rank::Work(double seconds) {
 
 void StepClock::Rank::WaitUntil(double seconds) {
   const std::lock_guard lock(mutex_);
-  now_.seconds = std::max(now_.seconds, seconds);
+  if (seconds <= now_.seconds) return;
+  if (machine_ != nullptr && machine_->shares_cores() && busy_since_ < now_.seconds) {
+    busy_.push_back({busy_since_, now_.seconds});
+  }
+  now_.seconds = busy_since_ = seconds;
 }
 
 void StepClock::Rank::Mark() {
   const std::lock_guard lock(mutex_);
   mark_ = now_;
+  busy_.clear();
+  busy_since_ = now_.seconds;
+}
+
+std::vector<Busy> StepClock::Rank::busy() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Busy> all = busy_;
+  if (busy_since_ < now_.seconds) all.push_back({busy_since_, now_.seconds});
+  return all;
 }
 
 Progress StepClock::Rank::progress() const {
@@ -50,6 +64,24 @@ Progress StepClock::Rank::since_mark() const {
           .busy_seconds = now_.busy_seconds - mark_.busy_seconds,
           .flops = now_.flops - mark_.flops,
           .traffic = now_.traffic - mark_.traffic};
+}
+
+double CrowdedSeconds(const std::vector<Busy>& ranks, const Machine& machine) {
+  std::vector<std::pair<double, int>> events;  // a rank more or less is busy
+  for (const Busy& busy : ranks) {
+    events.emplace_back(busy.begin, 1);
+    events.emplace_back(busy.end, -1);
+  }
+  std::ranges::sort(events);
+  double extra = 0;
+  int running = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const double share = static_cast<double>(running) * machine.threads / machine.cores;
+    if (share > 1)
+      extra += (events[i].first - events[i - 1].first) * (share * machine.crowding - 1);
+    running += events[i].second;
+  }
+  return extra;
 }
 
 comm::CollectiveCost StepClock::CostOf(const comm::CollectiveCall& call,

@@ -27,6 +27,16 @@ struct Progress {
   comm::Traffic traffic = {};
 };
 
+// A time without waiting.
+struct Busy {
+  double begin = 0, end = 0;
+};
+
+// The seconds that a step takes longer than the clock says, because `cores` cores are fewer than the
+// busy ranks need with `threads` threads each. `ranks`: the times of all ranks together, each as
+// often as a rank runs in it.
+double CrowdedSeconds(const std::vector<Busy>& ranks, const Machine& machine);
+
 class StepClock : public comm::DryClock {
  public:
   class Rank : public KernelListener {
@@ -39,6 +49,8 @@ class StepClock : public comm::DryClock {
     void Mark();
     Progress progress() const;
     Progress since_mark() const;
+    // When the rank was busy since the mark, in absolute virtual time, ascending.
+    std::vector<Busy> busy() const;
 
    private:
     friend class StepClock;
@@ -46,6 +58,8 @@ class StepClock : public comm::DryClock {
     mutable std::mutex mutex_;
     const Machine* machine_ = nullptr;
     Progress now_, mark_;
+    double busy_since_ = 0;
+    std::vector<Busy> busy_;
   };
 
   // `machine`: null if nobody asks for times. Must outlive the clock.

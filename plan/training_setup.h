@@ -44,6 +44,9 @@ struct TrainingSetup {
                      const std::function<void(int)>& before_step)>
       train = nullptr;
 
+  // What a dry run assumes of sizes that depend on values, in words; "": there are none.
+  std::string assumption = {};
+
   int64_t batch = 8;       // samples of a step, of all ranks together
   int64_t accumulate = 1;  // micro-batches of a step
   int64_t tokens = 1024;   // of a sample

@@ -101,8 +101,8 @@ bool FirstStepWatch::CheckGradients() const {
     const bool is_copy = parallel_->ShardOf(*view.parameter()) == nullptr;
     if (is_copy && view.trainable()) copies.push_back(&view);
   }
-  const bool finite =
-      CheckSameGradients(plugin_, copies, mesh_.group({kDp, kSp}), *mesh_.group(kTp), context_);
+  const bool finite = CheckSameGradients(plugin_, copies, mesh_.group({kDp, kSp, kEp}),
+                                         *mesh_.group(kTp), context_);
   // Some stages may have finite gradients and others not.
   const Tensor again = Tensor::Full({1}, DType::kF32, finite ? 0 : 1, context_);
   if (mesh_.size(kPp) > 1) mesh_.group(kPp)->AllReduce(again, comm::ReduceOp::kMax);

@@ -15,6 +15,7 @@ std::vector<optim::OptionField<HybridParallelOptions>> HybridParallelOptions::Fi
       {"tp_size", &Options::tp_size},
       {"pp_size", &Options::pp_size},
       {"sp_size", &Options::sp_size},
+      {"ep_size", &Options::ep_size},
       {"sp_mode", optim::EnumField(&Options::sp_mode, nn::parallel::ParseSequenceMode)},
       {"stage", &Options::stage},
       {"communication_dtype", optim::EnumField(&Options::communication_dtype, ParsePrecision)},
@@ -56,13 +57,17 @@ Tensor HybridParallelPlugin::Evaluate(nn::Module& model, const Tensor& inputs) {
 }
 std::shared_ptr<void> HybridParallelPlugin::NoSync() { return state_->inner().NoSync(); }
 comm::GroupPtr HybridParallelPlugin::group() const { return state_->world_.group(); }
-comm::GroupPtr HybridParallelPlugin::data_group() const { return mesh().group(comm::Axis::kDp); }
+comm::GroupPtr HybridParallelPlugin::data_group() const {
+  return mesh().group({comm::Axis::kDp, comm::Axis::kEp});
+}
 Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
   return state_->LayoutOf(parameter);
 }
 optim::LossScaler* HybridParallelPlugin::loss_scaler() { return state_->inner().loss_scaler(); }
-int HybridParallelPlugin::data_rank() const { return mesh().coordinate(comm::Axis::kDp); }
-int HybridParallelPlugin::data_size() const { return mesh().size(comm::Axis::kDp); }
+int HybridParallelPlugin::data_rank() const { return state_->DataRank(); }
+int HybridParallelPlugin::data_size() const {
+  return mesh().size(comm::Axis::kDp) * mesh().size(comm::Axis::kEp);
+}
 const comm::Mesh& HybridParallelPlugin::mesh() const { return state_->mesh(); }
 Tensor HybridParallelPlugin::WholeValue(const autograd::Parameter& parameter) const {
   return state_->WholeValue(parameter);

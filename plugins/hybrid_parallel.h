@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridParallelPlugin: tensor, sequence, data and pipeline parallelism and ZeRO together. Ranks
-// form a mesh [pp, dp, sp, tp]:
+// HybridParallelPlugin: tensor, sequence, expert, data and pipeline parallelism and ZeRO together.
+// Ranks form a mesh [pp, dp, sp, ep, tp]:
 //
 //   tp  tensor parallelism: the weights of each layer are sharded over neighbouring ranks
 //   sp  sequence parallelism: the tokens of each sequence are sharded over ranks
 //   dp  data parallelism: the batch is divided among replicas of the model
+//   ep  expert parallelism: the batch is divided, too, and each rank holds some experts of each
+//       layer; ep_size divides the data-parallel ranks, data_size() = dp x ep
 //   pp  pipeline parallelism: each stage holds some of the layers
 //
 //   stage  sharded over the dp x sp ranks that hold the same weights
@@ -130,6 +132,10 @@ struct HybridParallelOptions {
   // tp_size).
   int sp_size = 1;
   nn::parallel::SequenceMode sp_mode = nn::parallel::SequenceMode::kNone;
+  // Expert parallelism: the number of data-parallel ranks over which the experts of each nn::Moe
+  // are sharded (nn/parallel/experts/expert_parallel.h). Must divide the experts. ZeRO shards experts over
+  // the ranks that hold the same ones. Not with stage 3.
+  int ep_size = 1;
   // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
   // with its rules for modules and for reading parameters.
   int stage = 0;

@@ -6,6 +6,7 @@
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/low_level_zero.h"
+#include "apogee/plugins/moe_hybrid_parallel.h"
 #include "apogee/plugins/single_rank.h"
 
 namespace apogee {
@@ -33,6 +34,7 @@ PluginRegistry::PluginRegistry(const std::optional<nn::parallel::ParallelPlan>& 
   Add<LowLevelZeroPlugin, LowLevelZeroOptions>("zero2", {.stage = 2});
   Add<GeminiPlugin, GeminiOptions>("gemini");
   Add<HybridParallelPlugin, HybridParallelOptions>("hybrid", {.plan = plan});
+  Add<MoeHybridParallelPlugin, HybridParallelOptions>("moe_hybrid", {.plan = plan});
 }
 
 void PluginRegistry::Add(const std::string& name, Factory make, optim::OptionMap defaults) {

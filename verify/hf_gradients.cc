@@ -25,19 +25,19 @@ std::vector<double> Probe(const std::vector<double>& grad, const Shape& shape) {
   return probe;
 }
 
-// With gradients that are recorded in float64: all elements, or only the probe.
-void CompareExact(const std::string& name, const std::vector<double>& grad, const Shape& shape,
-                  const HfReplay& replay) {
+}  // namespace
+
+void CompareExactGradient(const std::string& start, const std::string& name,
+                          const std::vector<double>& grad, const Shape& shape,
+                          const HfReplay& replay) {
   const auto compare = [&](const std::string& entry, const std::vector<double>& values) {
     if (!replay.golden.contains(entry)) return;
     const std::vector<double> recorded = replay.golden.Values(entry);
     replay.comparison.Elements(values, recorded, replay.tolerances.ExactGradient(recorded), entry);
   };
-  compare("ref64/grad/" + name, grad);
-  if (shape.rank() > 1) compare("ref64/grad_probe/" + name, Probe(grad, shape));
+  compare(start + "ref64/grad/" + name, grad);
+  if (shape.rank() > 1) compare(start + "ref64/grad_probe/" + name, Probe(grad, shape));
 }
-
-}  // namespace
 
 void CompareGradients(const nn::HfModel& hf, const HfReplay& replay) {
   const GoldenCase& golden = replay.golden;
@@ -56,7 +56,8 @@ void CompareGradients(const nn::HfModel& hf, const HfReplay& replay) {
     const std::vector<double> grad = parameter->grad().ToVector<double>();
     const std::vector<double> recorded = golden.Values(entry);
     replay.comparison.Elements(grad, recorded, replay.tolerances.Gradient(name, recorded), entry);
-    if (replay.dtype == DType::kF64) CompareExact(name, grad, parameter->shape(), replay);
+    if (replay.dtype == DType::kF64)
+      CompareExactGradient("", name, grad, parameter->shape(), replay);
     parameter->zero_grad();
   }
   const auto is_grad = [](const auto& entry) { return entry.first.starts_with("grad/"); };

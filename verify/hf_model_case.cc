@@ -23,15 +23,6 @@ std::string ReadText(const fs::path& path) {
                                                nn::kMaxHfConfigBytes));
 }
 
-// "" if models of the config's type are offered, else the reason.
-std::string WhyRefused(const fs::path& folder) {
-  const Json config = ReadJson((folder / "config.json").string());
-  const std::string type = config.is_object() ? config.value("model_type", "") : "";
-  const std::vector<std::string> offered = nn::HfModelTypes();
-  const bool is_offered = std::ranges::find(offered, type) != offered.end();
-  return is_offered ? "" : "model type " + type + " is not offered";
-}
-
 // The model that this config describes, with the folder's weights.
 nn::HfModel Load(const std::string& config, HfReplay& replay) {
   const fs::path path = fs::path(replay.folder) / config;
@@ -51,6 +42,14 @@ Tensor CompareLogits(const nn::HfModel& hf, const HfReplay& replay, const std::s
 }
 
 }  // namespace
+
+std::string WhyRefused(const std::string& folder) {
+  const Json config = ReadJson(folder + "/config.json");
+  const std::string type = config.is_object() ? config.value("model_type", "") : "";
+  const std::vector<std::string> offered = nn::HfModelTypes();
+  const bool is_offered = std::ranges::find(offered, type) != offered.end();
+  return is_offered ? "" : "model type " + type + " is not offered";
+}
 
 Tensor HfReplay::Logits(const nn::HfModel& hf) const {
   if (hf.task == nn::HfTask::kImageClassification) {
@@ -101,17 +100,11 @@ Comparison ReplayHfModel(const std::string& path, const ContextPtr& context, DTy
                     "loss");
   autograd::Backward(loss);
   CompareGradients(hf, replay);
+  CompareMixture(hf, replay);
   if (golden.contains("ref64/loss_curve")) CompareTraining(hf, replay);
   if (fs::exists(fs::path(folder) / "config.legacy.json")) {
     CompareLogits(Load("config.legacy.json", replay), replay, "logits, config.legacy.json");
   }
-  return comparison;
-}
-
-Comparison ReplayHfAlias(const std::string& path) {
-  Comparison comparison;
-  const std::string refused = WhyRefused(fs::path(path).parent_path());
-  comparison.Fail(refused.empty() ? "weights under fused names are not offered" : refused);
   return comparison;
 }
 

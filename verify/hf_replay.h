@@ -10,6 +10,7 @@
 #define APOGEE_VERIFY_HF_REPLAY_H_
 
 #include <string>
+#include <vector>
 
 #include "apogee/nn/models/hf_model.h"
 #include "apogee/verify/compare.h"
@@ -17,6 +18,9 @@
 #include "apogee/verify/hf_tolerances.h"
 
 namespace apogee::verify {
+
+// "" if models of the type in the folder's config are offered, else the reason.
+std::string WhyRefused(const std::string& folder);
 
 struct HfReplay {
   std::string folder;  // with config.json and the weights
@@ -35,6 +39,13 @@ struct HfReplay {
 
 // Compares the gradients that backward has left, and makes them absent.
 void CompareGradients(const nn::HfModel& hf, const HfReplay& replay);
+// Compares a gradient with what is recorded of it in float64 under names that begin with `start`:
+// all elements, or sums of them.
+void CompareExactGradient(const std::string& start, const std::string& name,
+                          const std::vector<double>& grad, const Shape& shape,
+                          const HfReplay& replay);
+// Of a model with a mixture of experts: compares what the routers do, and the auxiliary loss.
+void CompareMixture(const nn::HfModel& hf, const HfReplay& replay);
 // Trains the model as recorded: compares the losses, and the weights after the last step.
 void CompareTraining(const nn::HfModel& hf, const HfReplay& replay);
 // Saves the weights, loads them again and compares all values.

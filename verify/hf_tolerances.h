@@ -24,6 +24,9 @@ class HfTolerances {
 
   Tolerances Logits() const { return OfValue("logits_atol"); }
   Tolerances Loss() const { return OfValue("loss_atol"); }
+  Tolerances RouterLogits() const { return OfValue("router_logits_atol"); }
+  Tolerances AuxiliaryLoss() const { return OfValue("aux_loss_atol"); }
+  Tolerances LossWithAuxiliary() const { return OfValue("loss_with_aux_atol"); }
   Tolerances LossCurve() const { return OfValue("loss_curve_atol"); }
   // Of tensors that are recorded in float32; `recorded` are their values.
   Tolerances Gradient(const std::string& name, const std::vector<double>& recorded) const;

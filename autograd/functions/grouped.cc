@@ -30,6 +30,7 @@ class GroupedLinearNode : public Node {
                     const std::vector<Tensor>& weights)
       : x_(x.Detach().Contiguous()),
         counts_(counts),
+        in_(x.size(1)),
         dtype_(x.dtype()),
         input_grad_dtype_(GradDType(x)) {
     weights_.reserve(weights.size());
@@ -63,12 +64,10 @@ class GroupedLinearNode : public Node {
 
  private:
   Tensor InputGrad(const Tensor& dy, const BackwardContext& context) {
-    Tensor dx;
+    // Without rows, too: whoever made x may have to take part in a collective.
+    const Tensor dx = Tensor::Empty({dy.size(0), in_}, input_grad_dtype_, dy.context());
     ForGroups(counts_, [&](size_t g, int64_t begin, int64_t rows) {
       const Tensor weight = weights_[g].Take(context);
-      if (!dx.defined()) {
-        dx = Tensor::Empty({dy.size(0), weight.size(1)}, input_grad_dtype_, dy.context());
-      }
       ops::MatMul(dy.Slice(0, begin, rows), weight,
                   {.out_dtype = input_grad_dtype_, .out = dx.Slice(0, begin, rows)});
     });
@@ -78,6 +77,7 @@ class GroupedLinearNode : public Node {
   SavedTensor x_;
   std::vector<SavedTensor> weights_;
   std::vector<int64_t> counts_;
+  int64_t in_;
   DType dtype_, input_grad_dtype_;
   std::vector<DType> weight_grad_dtypes_;
 };

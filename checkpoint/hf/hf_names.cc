@@ -8,6 +8,8 @@
 #include <map>
 #include <optional>
 
+#include "apogee/checkpoint/hf/hf_experts.h"
+
 namespace apogee::checkpoint {
 namespace {
 
@@ -102,11 +104,24 @@ absl::StatusOr<HfNames> MatchHfNames(const std::set<std::string>& in_files,
     families.push_back(&family);
     APOGEE_RETURN_IF_ERROR(FindPrefix(family.prefix, plain, there, path, names));
   }
+  std::string own_expert, other_expert;  // names in the files, of two layouts
   for (const std::string& name : plain) {
     std::string now = name;
     Take(now, names.prefix);
-    const std::string old = OldHfName(now);
-    if (there.contains(old) && !there.contains(now)) names.old_names[now] = old;
+    const std::string old = OldHfName(now), other = OtherExpertName(now);
+    if (there.contains(now)) {
+      if (!other.empty()) own_expert = now;
+      continue;
+    }
+    if (there.contains(old)) names.old_names[now] = old;
+    if (there.contains(other)) {
+      names.old_names[now] = other;
+      other_expert = other;
+    }
+  }
+  if (!own_expert.empty() && !other_expert.empty()) {
+    return InvalidArgument(path, ": has both \"", own_expert, "\" and \"", other_expert,
+                           "\"; all experts of a model have names of one kind");
   }
   for (const std::string& name : there) {
     const bool is_unused =

@@ -6,7 +6,7 @@
 //   names.InFiles("transformer.wte.weight");          // "wte.weight" in a file of a bare GPT-2
 //   names.buffers;                                   // {"h.0.attn.bias", ...}: to be ignored
 //
-// Hub files differ from the models' names in four ways (hf_families.h):
+// Hub files differ from the models' names in five ways (hf_families.h):
 //
 //   - Files saved from a model without its head lack the prefix ("transformer." for GPT-2, "model."
 //     for Llama).
@@ -15,6 +15,7 @@
 //   - Some have the head ("lm_head.weight") of a model that ties it to its table of tokens. These
 //     values are then there twice.
 //   - The oldest files of BERT call a norm's weight and bias gamma and beta.
+//   - Experts have names of several kinds, and may be fused (hf_experts.h).
 //
 // If your own module holds a model as "gpt", its names begin with "gpt.". Say so with NamePrefixes,
 // or let FittingPrefixes find it.
@@ -50,7 +51,7 @@ struct HfNames {
   // Names in the files: heads that were not asked for, and the tables that were. Their values must
   // be equal.
   std::vector<HfTie> ties = {};
-  // Older names in the files, without the files' prefix, by those that they stand for.
+  // Older names in the files, and those of another layout of experts, without the files' prefix, by those that they stand for.
   std::map<std::string, std::string> old_names = {};
 
   // The name of a tensor in the files, if it is there. "" if the name lacks the model's prefix: the

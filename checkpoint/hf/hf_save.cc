@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
 #include <set>
 
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/files/new_folder.h"
-#include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/checkpoint/hf/hf_config_dtype.h"
 #include "apogee/checkpoint/hf/hf_shards.h"
 #include "apogee/checkpoint/hf/hf_weights.h"
+#include "apogee/checkpoint/hf/hf_weights_writer.h"
 #include "apogee/checkpoint/save_plan.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::checkpoint {
 namespace {
@@ -32,103 +29,6 @@ std::vector<TensorPart> WithoutAliases(std::vector<TensorPart> parts) {
   });
   return parts;
 }
-
-// One rank's part in writing all files.
-class WeightsWriter {
- public:
-  WeightsWriter(FileSystem& files, const std::vector<TensorPart>& parts, const SavePlan& plan,
-                comm::GroupPtr group)
-      : files_(files), plan_(plan), group_(std::move(group)) {
-    for (const TensorPart& part : parts) parts_[part.name] = &part;
-    for (size_t rank = 0; rank < plan.written_by.size(); ++rank) {
-      for (const auto& written : plan.written_by[rank]) holder_[written] = static_cast<int>(rank);
-    }
-  }
-
-  // Collective.
-  absl::Status WriteFile(const std::string& path, const std::vector<std::string>& names) {
-    std::vector<FileEntry> entries;
-    for (const std::string& name : names) {
-      const LogicalTensor& tensor = plan_.tensors.at(name);
-      entries.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape, .data = {}});
-    }
-    std::optional<TensorFileWriter> writer;
-    absl::Status status;
-    std::string order;  // rank 0's order of entries
-    if (IsWriter()) {
-      // The library Transformers refuses files that do not name a framework.
-      auto made = TensorFileWriter::Create(files_, path, entries, {{"format", "pt"}});
-      status = made.status();
-      if (made.ok()) writer = *std::move(made);
-    }
-    APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_));
-    if (writer) {
-      const std::vector<size_t>& indices = writer->order();
-      order.assign(reinterpret_cast<const char*>(indices.data()), indices.size() * sizeof(size_t));
-    }
-    order = GatherTexts(order, group_)[0];
-    std::vector<size_t> indices(names.size());
-    std::memcpy(indices.data(), order.data(), order.size());
-    for (const size_t index : indices) {
-      const Tensor whole = Gather(names[index]);
-      if (writer) {
-        status = writer->Append(
-            {static_cast<const std::byte*>(whole.raw()), static_cast<size_t>(whole.bytes())});
-      }
-      APOGEE_RETURN_IF_ERROR(AgreeOnStatus(status, group_));
-    }
-    if (writer) status = writer->Finish().status();
-    return AgreeOnStatus(status, group_);
-  }
-
-  bool IsWriter() const { return group_ == nullptr || group_->rank() == 0; }
-
- private:
-  // The whole tensor, on rank 0.
-  Tensor Gather(const std::string& name) const {
-    const LogicalTensor& tensor = plan_.tensors.at(name);
-    const DType dtype = *TensorDType(tensor.dtype);
-    Tensor whole;
-    if (IsWriter()) {
-      whole =
-          Tensor::Empty({NumelOf(tensor.shape)}, dtype, context_, MemoryCategory::kCommunication);
-    }
-    const int me = group_ == nullptr ? 0 : group_->rank();
-    for (size_t i = 0; i < tensor.slices.size(); ++i) {
-      const Slice& slice = tensor.slices[i];
-      const int holder = holder_.at({name, i});
-      if (!IsWriter() && holder != me) continue;
-      const int64_t numel = slice.numel();
-      Tensor part;
-      if (holder == me) {
-        const Tensor& value = parts_.at(name)->value;
-        part = value.Detach().View({value.numel()}).Slice(0, 0, numel).ToHost();
-      } else {
-        part = Tensor::Empty({numel}, dtype, context_, MemoryCategory::kCommunication);
-        group_->Recv(part, holder);
-      }
-      if (!IsWriter()) {
-        group_->Send(part, 0);
-        continue;
-      }
-      const int64_t size = DTypeSize(dtype);
-      const auto* from = static_cast<const std::byte*>(part.raw());
-      for (const Segment& segment : SegmentsOf(slice.runs)) {
-        std::memcpy(static_cast<std::byte*>(whole.raw()) + segment.begin * size, from,
-                    static_cast<size_t>(segment.length * size));
-        from += segment.length * size;
-      }
-    }
-    return whole;
-  }
-
-  FileSystem& files_;
-  const SavePlan& plan_;
-  comm::GroupPtr group_;
-  const ContextPtr context_ = CpuContext({.num_threads = 1});
-  std::map<std::string, const TensorPart*> parts_;
-  std::map<std::pair<std::string, size_t>, int> holder_;  // by a tensor's name and slice
-};
 
 absl::Status CheckPlan(const SavePlan& plan, const SaveWeightsOptions& options) {
   if (!options.use_safetensors) {
@@ -178,10 +78,11 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
 
 class PlannedWeights : public PlannedSave {
  public:
-  PlannedWeights(std::vector<TensorPart> parts, SavePlan plan, HfShards shards,
-                 SaveWeightsOptions options)
+  PlannedWeights(std::vector<TensorPart> parts, SavePlan plan, WeightsWriter::Fused fused,
+                 HfShards shards, SaveWeightsOptions options)
       : parts_(std::move(parts)),
         plan_(std::move(plan)),
+        fused_(std::move(fused)),
         shards_(std::move(shards)),
         options_(std::move(options)) {
     for (const auto& [name, tensor] : plan_.tensors) total_bytes_ += tensor.bytes();
@@ -192,7 +93,7 @@ class PlannedWeights : public PlannedSave {
   absl::Status Write(const CheckpointTarget& target, const comm::GroupPtr& group) override {
     APOGEE_ASSIGN_OR_RETURN(NewFolder folder,
                             NewFolder::Make(*target.files, target.path, total_bytes_, group));
-    WeightsWriter writer(*target.files, parts_, plan_, group);
+    WeightsWriter writer(*target.files, parts_, plan_, fused_, group);
     absl::Status status;
     for (size_t i = 0; i < shards_.size() && status.ok(); ++i) {
       status =
@@ -210,6 +111,7 @@ class PlannedWeights : public PlannedSave {
  private:
   std::vector<TensorPart> parts_;
   SavePlan plan_;
+  WeightsWriter::Fused fused_;
   HfShards shards_;
   SaveWeightsOptions options_;
   int64_t total_bytes_ = 0;
@@ -224,12 +126,35 @@ absl::StatusOr<std::unique_ptr<PlannedSave>> PlanModelWeights(std::vector<Tensor
   std::vector<TensorPart> unique = WithoutAliases(std::move(parts));
   APOGEE_ASSIGN_OR_RETURN(SavePlan plan, MakeSavePlan(unique, group));
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(CheckPlan(plan, options), group));
-  const std::string leader = GatherTexts(std::to_string(ShardBytes(options)), group)[0];
+  const std::string mine =
+      internal::Concat(ShardBytes(options), options.fuse_experts ? " fused" : "");
+  const std::string leader = GatherTexts(mine, group)[0];
   std::map<std::string, int64_t> bytes_by_name;
-  for (const auto& [name, tensor] : plan.tensors) bytes_by_name[name] = tensor.bytes();
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& [name, tensor] : plan.tensors) {
+    bytes_by_name[name] = tensor.bytes();
+    shapes[name] = tensor.shape;
+  }
+  WeightsWriter::Fused fused;
+  if (leader.ends_with("fused")) fused = FuseExperts(shapes);
+  // Experts of several dtypes stay as they are.
+  std::erase_if(fused, [&](const auto& entry) {
+    const std::vector<std::string>& parts = entry.second.parts;
+    return std::ranges::any_of(parts, [&](const std::string& part) {
+      return plan.tensors.at(part).dtype != plan.tensors.at(parts[0]).dtype;
+    });
+  });
+  for (const auto& [name, experts] : fused) {
+    int64_t bytes = 0;
+    for (const std::string& part : experts.parts) {
+      bytes += plan.tensors.at(part).bytes();
+      bytes_by_name.erase(part);
+    }
+    bytes_by_name[name] = bytes;
+  }
   HfShards shards = SpreadOverFiles(bytes_by_name, std::stoll(leader));
-  return std::make_unique<PlannedWeights>(std::move(unique), std::move(plan), std::move(shards),
-                                          options);
+  return std::make_unique<PlannedWeights>(std::move(unique), std::move(plan), std::move(fused),
+                                          std::move(shards), options);
 }
 
 absl::Status SaveModelWeights(const CheckpointTarget& target, const std::vector<TensorPart>& parts,

@@ -8,6 +8,7 @@
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/checkpoint/hf/hf_download.h"
+#include "apogee/checkpoint/hf/hf_experts.h"
 #include "apogee/checkpoint/hf/hf_fit.h"
 #include "apogee/checkpoint/hf/hf_index.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -109,10 +110,21 @@ absl::StatusOr<HfWeights> HfWeights::Open(const std::shared_ptr<FileSystem>& fil
     weights.files_[file] = std::make_shared<OpenTensorFile>(std::move(open));
   }
   if (indexed) APOGEE_RETURN_IF_ERROR(CheckIndex(index, weights.files_));
+  std::map<std::string, Place> split;
   for (const auto& [file, open] : weights.files_) {
     for (const auto& [name, entry] : open->header.entries) {
-      weights.tensors_[name] = {open.get(), &entry};
+      auto parts = SplitFusedExperts(name, entry);
+      if (parts.empty()) weights.tensors_[name] = {open.get(), &entry};
+      for (auto& [part, place] : parts) {
+        weights.parts_.push_back(std::make_shared<const SafetensorsEntry>(std::move(place)));
+        split[part] = {open.get(), weights.parts_.back().get()};
+      }
     }
+  }
+  for (const auto& [name, place] : split) {
+    if (weights.tensors_.insert({name, place}).second) continue;
+    return InvalidArgument(path, ": has the expert tensor \"", name,
+                           "\" and a fused tensor with the same expert");
   }
   return weights;
 }

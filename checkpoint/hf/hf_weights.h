@@ -45,6 +45,9 @@ struct SaveWeightsOptions {
   int64_t size_per_shard_mb = 5120;
   // Must be true, else InvalidArgument: PyTorch's pickle files are neither read nor written.
   bool use_safetensors = true;
+  // true: the experts of a layer in one tensor, as the transformers library has them in memory
+  // (docs/moe.md). Rank 0 then needs memory for one such tensor. false: a tensor per expert.
+  bool fuse_experts = false;
   // Written as config.json unless empty. The values of its fields "dtype" and "torch_dtype", to
   // which the transformers library converts weights, become the dtype that is saved; the rest
   // stays.
@@ -101,6 +104,7 @@ class HfWeights {
     const OpenTensorFile* file;
     const SafetensorsEntry* entry;
   };
+  // The experts of a fused tensor are tensors of their own.
   const std::map<std::string, Place>& tensors() const { return tensors_; }
   // Fills the first layout.local_numel() elements of `to` with the elements of tensor `name` that
   // `layout` names. The tensor must be there, with the layout's shape and a dtype that converts to
@@ -110,6 +114,7 @@ class HfWeights {
  private:
   std::map<std::string, std::shared_ptr<OpenTensorFile>> files_;
   std::map<std::string, Place> tensors_;
+  std::vector<std::shared_ptr<const SafetensorsEntry>> parts_;  // of fused tensors
 };
 
 }  // namespace apogee::checkpoint

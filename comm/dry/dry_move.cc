@@ -67,6 +67,7 @@ void Exchange(const std::vector<CollectiveCall>& calls, size_t index) {
 }  // namespace
 
 bool Moves(const CollectiveCall& call) {
+  if (!call.input_counts.empty()) return false;  // rows of activations
   const Tensor& any = call.input.defined() ? call.input : call.output;
   if (!any.defined() || any.bytes() > (any.dtype() == DType::kU8 ? kDryTextBytes : kDryBytes)) {
     return false;

@@ -78,10 +78,16 @@ void MoveData(const Operation& operation, size_t index) {
       return;
     }
     case CollectiveKind::kAllToAll: {
-      const int64_t slice = mine.input.bytes() / static_cast<int64_t>(operation.calls.size());
-      for (size_t r = 0; r < operation.calls.size(); ++r) {
-        copy(BytesAt(mine.output, static_cast<int64_t>(r) * slice),
-             BytesAt(operation.calls[r].input, static_cast<int64_t>(index) * slice), slice);
+      const size_t size = operation.calls.size();
+      const int64_t element = DTypeSize(mine.input.dtype());
+      for (size_t r = 0; r < size; ++r) {
+        const ToAllPart from = InputPart(operation.calls[r], index, size);
+        const ToAllPart to = OutputPart(mine, r, size);
+        APOGEE_CHECK(from.count == to.count, "all_to_all: member ", r, " of the group sends ",
+                     from.count, " elements to member ", index, ", which expects ", to.count);
+        if (to.count == 0) continue;
+        copy(BytesAt(mine.output, to.begin * element),
+             BytesAt(operation.calls[r].input, from.begin * element), to.count * element);
       }
       return;
     }

@@ -34,14 +34,18 @@ class Builder {
         break;
       }
       case CollectiveKind::kAllToAll: {
-        const int64_t slice = call_.output.numel() / size_;
+        const auto size = static_cast<size_t>(size_);
         Step step = NewStep();
-        SendSlices(step, slice);
         ForPeers([&](int peer) {
-          step.call.receives.push_back({peer, At(call_.output, peer * slice), slice});
+          const ToAllPart to = InputPart(call_, static_cast<size_t>(peer), size);
+          const ToAllPart from = OutputPart(call_, static_cast<size_t>(peer), size);
+          step.call.sends.push_back({peer, At(call_.input, to.begin), to.count});
+          step.call.receives.push_back({peer, At(call_.output, from.begin), from.count});
         });
-        steps_.copies.push_back(
-            {At(call_.output, rank_ * slice), At(call_.input, rank_ * slice), slice * element_});
+        const auto self = static_cast<size_t>(rank_);
+        const ToAllPart own = InputPart(call_, self, size);
+        steps_.copies.push_back({At(call_.output, OutputPart(call_, self, size).begin),
+                                 At(call_.input, own.begin), own.count * element_});
         Add(std::move(step));
         break;
       }

@@ -62,13 +62,18 @@ class DirectExchange : public Exchange {
         return Copy(BytesAt(call_.output, Slice(self_, call_.input.bytes()).begin),
                     call_.input.raw(), call_.input.bytes());
       case CollectiveKind::kAllToAll: {
-        const int64_t bytes = BytesPerPeer(call_, size_);
+        const int64_t element = DTypeSize(call_.input.dtype());
+        const auto bytes_of = [element](const ToAllPart& part) {
+          return Range{part.begin * element, (part.begin + part.count) * element};
+        };
         ForPeers([&](size_t peer) {
-          SendRange(peer, 0, call_.input, Slice(peer, bytes));
-          ReceiveRange(peer, 0, call_.output, Slice(peer, bytes));
+          SendRange(peer, 0, call_.input, bytes_of(InputPart(call_, peer, size_)));
+          ReceiveRange(peer, 0, call_.output, bytes_of(OutputPart(call_, peer, size_)));
         });
-        const int64_t own = Slice(self_, bytes).begin;
-        return Copy(BytesAt(call_.output, own), BytesAt(call_.input, own), bytes);
+        const Range from = bytes_of(InputPart(call_, self_, size_));
+        const Range to = bytes_of(OutputPart(call_, self_, size_));
+        return Copy(BytesAt(call_.output, to.begin), BytesAt(call_.input, from.begin),
+                    from.end - from.begin);
       }
       case CollectiveKind::kSend:
         return SendRange(1, 0, call_.input, {0, call_.input.bytes()});
@@ -216,6 +221,7 @@ class DirectExchange : public Exchange {
 
 std::optional<std::string> SmallData(const CollectiveCall& call, size_t self, size_t peer,
                                      size_t size) {
+  if (!call.input_counts.empty()) return std::nullopt;  // members have sizes of their own
   const int64_t bytes = BytesPerPeer(call, size);
   if (bytes > kSmallBytes) return std::nullopt;
   const bool none =

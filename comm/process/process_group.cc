@@ -130,7 +130,9 @@ std::shared_ptr<Operation> ProcessGroup::NewOperation(const CollectiveCall& call
 std::shared_ptr<Work> ProcessGroup::Submit(CollectiveCall call) {
   const std::shared_ptr<Operation> operation = NewOperation(call);
   const Tensor& any = call.input.defined() ? call.input : call.output;
-  const bool on_gpu = any.defined() && !any.context()->is_host() && any.numel() > 0;
+  // Of unequal parts some members may have none, but all take one way.
+  const bool on_gpu =
+      any.defined() && !any.context()->is_host() && (any.numel() > 0 || !call.input_counts.empty());
   operation->call = std::move(call);
   return on_gpu ? SubmitOnGpu(operation) : Announce(operation);
 }

@@ -33,6 +33,7 @@ class FamilyWorkload : public TinyWorkload {
   // Whether attention sees later tokens, and whether the inputs are images.
   bool is_encoder() const { return name_ == "bert" || name_ == "bert_padded" || takes_images(); }
   bool takes_images() const { return name_ == "vit"; }
+  bool has_experts() const { return name_ == "mixtral" || name_.ends_with("_moe"); }
   // Whether pipelines and sequence parallelism take the model: not with named inputs.
   bool is_chain() const { return name_ != "bert_padded"; }
 

@@ -33,102 +33,6 @@ bool IsKeptList(const std::string& name) {
          std::ranges::find(kTokenFields, name) != kTokenFields.end();
 }
 
-// Fields that change no number that these models compute. The library writes them, or programs that
-// generate text or train need them.
-constexpr const char* kHarmless[] = {"_name_or_path",
-                                     "_attn_implementation",
-                                     "architectures",
-                                     "attn_implementation",
-                                     "auto_map",
-                                     "cache_implementation",
-                                     "chunk_size_feed_forward",
-                                     "classifier_dropout",
-                                     "decoder_start_token_id",
-                                     "do_sample",
-                                     "dtype",
-                                     "encoder_stride",
-                                     "finetuning_task",
-                                     "forced_eos_token_id",
-                                     "gradient_checkpointing",
-                                     "id2label",
-                                     "initializer_factor",
-                                     "initializer_range",
-                                     "init_std",
-                                     "is_decoder",
-                                     "is_encoder_decoder",
-                                     "label2id",
-                                     "length_penalty",
-                                     "max_length",
-                                     "max_window_layers",
-                                     "min_length",
-                                     "n_ctx",
-                                     "num_beams",
-                                     "num_labels",
-                                     "num_return_sequences",
-                                     "output_attentions",
-                                     "output_hidden_states",
-                                     "pooler_act",
-                                     "pooler_output_size",
-                                     "prefix",
-                                     "pretraining_tp",
-                                     "problem_type",
-                                     "pruned_heads",
-                                     "reorder_and_upcast_attn",
-                                     "repetition_penalty",
-                                     "return_dict",
-                                     "return_dict_in_generate",
-                                     "sep_token_id",
-                                     "summary_activation",
-                                     "summary_first_dropout",
-                                     "summary_proj_to_labels",
-                                     "summary_type",
-                                     "summary_use_proj",
-                                     "task_specific_params",
-                                     "temperature",
-                                     "tf_legacy_loss",
-                                     "tokenizer_class",
-                                     "top_k",
-                                     "top_p",
-                                     "torch_dtype",
-                                     "torchscript",
-                                     "transformers.js_config",
-                                     "transformers_version",
-                                     "unk_token_id",
-                                     "use_bfloat16",
-                                     "use_cache"};
-
-std::string Describe(const HfValue& value);
-
-std::string DescribeList(const HfValue& value) {
-  constexpr size_t kShown = 4;
-  std::string text;
-  for (size_t i = 0; i < std::min(kShown, value.list.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + Describe(value.list[i]);
-  }
-  if (value.list.size() > kShown) text += Concat(" and ", value.list.size() - kShown, " more");
-  return "[" + text + "]";
-}
-
-std::string Describe(const HfValue& value) {
-  switch (value.kind) {
-    case Kind::kNull:
-      return "null";
-    case Kind::kBool:
-      return value.flag ? "true" : "false";
-    case Kind::kInteger:
-      return Concat(value.integer);
-    case Kind::kReal:
-      return Concat(value.real);
-    case Kind::kString:
-      return JsonQuoted(value.text);
-    case Kind::kList:
-      return DescribeList(value);
-    case Kind::kObject:
-      return "an object";
-  }
-  return "";
-}
-
 class FieldParser : public JsonHandler {
  public:
   std::map<std::string, HfValue> values;
@@ -175,7 +79,7 @@ class FieldParser : public JsonHandler {
   };
 
   bool Value(HfValue value) {
-    if (stack_.empty()) return Fail("the text must be one object, got " + Describe(value));
+    if (stack_.empty()) return Fail("the text must be one object, got " + DescribeValue(value));
     const Level& level = stack_.back();
     if (level.is_kept && level.is_list) return Append(level.path, std::move(value));
     if (level.is_kept) values[level.path + key_] = std::move(value);
@@ -304,18 +208,6 @@ std::optional<int64_t> HfFields::Id(const std::string& name, std::optional<int64
   return value->integer;
 }
 
-std::vector<std::string> HfFields::Unread() const {
-  std::vector<std::string> unread;
-  for (const auto& [name, value] : values_) {
-    const bool known = read_.contains(name) ||
-                       std::ranges::find(kHarmless, name) != std::end(kHarmless) ||
-                       std::ranges::find(kTokenFields, name) != kTokenFields.end();
-    if (known || value.kind == Kind::kNull) continue;
-    unread.push_back(Concat("\"", name, "\" is ", Describe(value)));
-  }
-  return unread;
-}
-
 TokenIds HfFields::ReadTokenIds() {
   TokenIds ids;
   for (const std::string name : kTokenFields) {
@@ -339,7 +231,8 @@ void HfFields::AlsoAs(const std::string& name, const std::string& alias) {
   const HfValue* given = Find(alias);
   if (given == nullptr) return;
   if (const HfValue* other = Find(name); other != nullptr && *other != *given) {
-    Refuse(name, Concat("must be \"", alias, "\", ", Describe(*given), ": both mean the same"));
+    Refuse(name,
+           Concat("must be \"", alias, "\", ", DescribeValue(*given), ": both mean the same"));
   }
   values_[name] = *given;
 }
@@ -348,7 +241,7 @@ void HfFields::Refuse(const std::string& name, const std::string& why) {
   if (!status_.ok()) return;
   const HfValue* value = Find(name);
   status_ = InvalidArgument(path_, ": \"", name, "\" is ",
-                            value == nullptr ? "missing" : Describe(*value), ", ", why);
+                            value == nullptr ? "missing" : DescribeValue(*value), ", ", why);
 }
 
 int64_t HfFields::Size(const std::string& name, int64_t missing, int64_t least) {

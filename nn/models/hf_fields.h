@@ -46,6 +46,9 @@ struct HfRange {
   double below = 0;
 };
 
+// For messages: a text in quotes, a list with its first values.
+std::string DescribeValue(const HfValue& value);
+
 class HfFields {
  public:
   // DataLoss if the text is not one JSON object of moderate size, or gives a key twice.

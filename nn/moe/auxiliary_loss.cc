@@ -124,7 +124,11 @@ Tensor HfLayersLoss(const std::vector<const Layer*>& layers, double num_ranks) {
 Tensor AuxiliaryLoss(Module& model) {
   std::vector<Layer> layers;
   for (Moe* moe : MoeLayers(model)) {
-    if (!moe->sums_over_batch()) continue;
+    if (!moe->has_loss()) continue;
+    APOGEE_CHECK(moe->sequence_part().is_whole(),
+                 "AuxiliaryLoss: sequence parallelism is on, and "
+                 "auxiliary losses over cut sequences are not offered; use data parallelism, or "
+                 "train without the loss");
     layers.push_back({.moe = moe, .record = moe->TakeRecord(), .counts = {}});
     APOGEE_CHECK(layers.back().record.scores.defined(), "AuxiliaryLoss: mixture of experts \"",
                  moe->full_name(),

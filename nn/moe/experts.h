@@ -30,13 +30,22 @@ class Experts : public Module {
   explicit Experts(const ExpertsOptions& options);
   // The result is f32, or f64 for f64: the weighted sum over a token's experts rounds once.
   Tensor Run(const Tensor& rows, const std::vector<int64_t>& counts);
-  // Called by Run.
+  // Called by Run. Tensor parallelism calls it with matrices of which this rank has some rows (gate,
+  // up) and columns (down): the result is an addend then.
   Tensor Forward(const Tensor& rows) override;
+  struct Matrices {
+    std::vector<ParameterPtr> gate, up, down;  // by expert
+  };
+  const Matrices& matrices() const { return matrices_; }
+  // Rows by expert, in the running forward.
+  const std::vector<int64_t>& counts() const { return counts_; }
+  // The results of counts.size() experts from `first` on, whose rows these are.
+  Tensor Compute(const Tensor& rows, const std::vector<int64_t>& counts, size_t first) const;
 
  private:
   Activation activation_;
-  std::vector<ParameterPtr> gates_, ups_, downs_;  // by expert
-  std::vector<int64_t> counts_;                    // of the running forward
+  Matrices matrices_;
+  std::vector<int64_t> counts_;  // of the running forward
 };
 
 }  // namespace apogee::nn

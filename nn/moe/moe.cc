@@ -65,12 +65,18 @@ Moe::Moe(int64_t hidden_size, const MoeConfig& config, const MoeOptions& options
 
 Moe::~Moe() = default;
 
-bool Moe::sums_over_batch() const {
+bool Moe::has_loss() const {
   return config_.balance != BalanceLoss::kNone || config_.z_coefficient > 0;
 }
 
+bool Moe::sums_over_batch() const { return has_loss() || config_.capacity_factor > 0; }
+
 int64_t Moe::Capacity(int64_t num_tokens) const {
   if (config_.capacity_factor == 0) return 0;
+  APOGEE_CHECK(!shares_batch(), "mixture of experts \"", full_name(), "\": capacity_factor ",
+               config_.capacity_factor,
+               " drops tokens by their order in the whole micro-batch, which several data-parallel "
+               "ranks share; leave it out, so that no token is dropped");
   const double even =
       static_cast<double>(num_tokens * config_.top_k) / static_cast<double>(config_.num_experts);
   return static_cast<int64_t>(std::ceil(config_.capacity_factor * even));
@@ -92,7 +98,7 @@ Tensor Moe::RunExperts(const Tensor& x, int64_t num_sequences) {
   if (!autograd::IsRecomputing()) {
     record_ = {
         .chosen = std::move(routing.chosen), .counts = plan.counts, .num_sequences = num_sequences};
-    if (sums_over_batch() || keeps_logits_) {
+    if (has_loss() || keeps_logits_) {
       record_.logits = routing.logits;
       record_.scores = routing.scores;
     }

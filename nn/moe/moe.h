@@ -39,6 +39,9 @@ class Moe : public Module, public Configured {
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   bool sums_over_batch() const override;
+  bool mixes_tokens() const override { return config_.capacity_factor > 0; }
+  // Whether AuxiliaryLoss has something to add up.
+  bool has_loss() const;
   const MoeConfig& config() const { return config_; }
 
   // The last forward that was no second run of Recompute.

@@ -34,8 +34,8 @@ ParallelPlan Below(const std::string& prefix, ParallelPlan plan) {
 
 const char* ParallelStyleName(ParallelStyle style) {
   static constexpr const char* kNames[] = {
-      "column",  "column_gather", "row",         "row_split", "vocabulary",
-      "dropout", "head_norm",     "column_norm", "attention", "parameter"};
+      "column",    "column_gather", "row",       "row_split", "vocabulary", "dropout",
+      "head_norm", "column_norm",   "attention", "experts",   "parameter"};
   return kNames[static_cast<size_t>(style)];
 }
 
@@ -45,7 +45,7 @@ absl::StatusOr<SequenceMode> ParseSequenceMode(const std::string& text) {
   return ParseName<SequenceMode>("sp_mode", kModeNames, text);
 }
 
-std::vector<PlanRule> BlockRules(const BlockConfig& block, const std::string& layer) {
+std::vector<PlanRule> BlockRules(const BlockConfig& block, const std::string& layer, bool has_mlp) {
   const BlockNames& names = block.names;
   const int64_t heads = block.num_heads, kv_heads = block.num_kv_heads;
   std::vector<PlanRule> rules;
@@ -76,6 +76,16 @@ std::vector<PlanRule> BlockRules(const BlockConfig& block, const std::string& la
   }
   add(names.out, kRow, heads, kHeads);
   add(names.core, kAttention, kv_heads, kv_name);
+  if (const MoeConfig& moe = block.moe; moe.num_experts > 0) {
+    const std::string at = names.mlp + ".";
+    add(at + moe.names.experts, kExperts, 0, "");
+    if (moe.shared_size > 0) {
+      add(at + moe.names.shared + "." + moe.names.expert_gate, kColumn, 0, "");
+      add(at + moe.names.shared + "." + moe.names.expert_up, kColumn, 0, "");
+      add(at + moe.names.shared + "." + moe.names.expert_down, kRow, 0, "");
+    }
+  }
+  if (!has_mlp) return rules;
   if (!block.gated_mlp) {
     add(names.up, kColumn, 0, "");
   } else if (!names.gate_up.empty()) {
@@ -92,7 +102,11 @@ ParallelPlan DecoderPlan(const DecoderConfig& config) {
   ParallelPlan plan{.name = config.model_type,
                     .rules = {{.pattern = config.names.tokens, .style = kVocabulary}},
                     .output_module = config.names.head};
-  for (PlanRule& rule : BlockRules(config.block, config.names.layers + ".*.")) {
+  BlockConfig block = config.block;
+  const bool all_dense = static_cast<int64_t>(config.dense_layers.size()) == config.num_layers;
+  if (all_dense) block.moe = {};
+  const bool has_mlp = block.moe.num_experts == 0 || !config.dense_layers.empty();
+  for (PlanRule& rule : BlockRules(block, config.names.layers + ".*.", has_mlp)) {
     plan.rules.push_back(std::move(rule));
   }
   plan.rules.push_back({.pattern = config.names.head, .style = kVocabulary});

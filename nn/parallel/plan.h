@@ -63,6 +63,9 @@ enum class ParallelStyle {
   // (grouped queries: the key-value heads). For sequence parallelism; tensor parallelism leaves it
   // as it is.
   kAttention,
+  // The experts of an nn::Moe: each is sharded by its inner features, as a column and a row layer
+  // (one all-reduce of the rows of all experts). Whole input and output.
+  kExperts,
   // The pattern selects parameters, not modules: those of a module of your own that does its own
   // communication. They are sharded along `dim`; nothing else changes.
   kParameter,
@@ -116,8 +119,9 @@ ParallelPlan DecoderPlan(const DecoderConfig& config);
 ParallelPlan BertPlan(const BertConfig& config);
 ParallelPlan VitPlan(const VitConfig& config);
 // The rules of a transformer block's layers. `layer` is the pattern of the blocks' names. It ends
-// in a dot ("model.layers.*.").
-std::vector<PlanRule> BlockRules(const BlockConfig& block, const std::string& layer);
+// in a dot ("model.layers.*."). `has_mlp`: some of the blocks have an MLP, not experts.
+std::vector<PlanRule> BlockRules(const BlockConfig& block, const std::string& layer,
+                                 bool has_mlp = true);
 // Alternates column and row layers. If a last layer is left over it stays whole; a single layer is
 // kColumnGather.
 ParallelPlan MlpPlan(const MlpConfig& config);

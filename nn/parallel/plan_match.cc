@@ -8,6 +8,7 @@
 #include "apogee/core/text/text.h"
 #include "apogee/nn/attention.h"
 #include "apogee/nn/convolution.h"
+#include "apogee/nn/moe/experts.h"
 
 namespace apogee::nn::parallel {
 namespace {
@@ -200,6 +201,17 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
     case kAttention:
       if (dynamic_cast<AttentionCore*>(&module) == nullptr) return wrong("nn::AttentionCore");
       return;
+    case kExperts: {
+      const auto* experts = dynamic_cast<Experts*>(&module);
+      if (experts == nullptr) return wrong("nn::Moe's experts");
+      const auto& [gate, up, down] = experts->matrices();
+      for (size_t e = 0; e < gate.size(); ++e) {
+        Cut(gate[e], {.dim = 0}, rule);
+        Cut(up[e], {.dim = 0}, rule);
+        Cut(down[e], {.dim = 1}, rule);
+      }
+      return;
+    }
     case kParameter:
       return;
   }

@@ -7,6 +7,7 @@
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/core/text/text.h"
+#include "apogee/nn/moe/experts.h"
 #include "apogee/nn/parallel/convolution.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/linear.h"
@@ -80,6 +81,11 @@ TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr 
   modules_ = std::move(match.modules);
   shards_ = std::move(match.shards);
   for (const auto& [module, rule] : modules_) {
+    APOGEE_CHECK(
+        rule->style != kExperts || !options_.cut_sequence, "tensor parallel: plan \"", plan_.name,
+        "\" shards ", module->full_name(),
+        ", the experts of a mixture, whose rows are no whole sequences; sequence "
+        "parallelism of mode split_gather cuts these. Use sp_mode all_to_all or ring_attn");
     const auto* const conv = dynamic_cast<const Convolution*>(module);
     if (conv == nullptr) continue;
     cuts_channels_ = cuts_channels_ || rule->style == kColumn;
@@ -173,6 +179,13 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
     });
   }
   if (style == kHeadNorm || style == kColumnNorm) return ReplaceNorm(module, style);
+  if (style == kExperts) {
+    if (options_.keeps_experts) return;
+    auto& experts = dynamic_cast<Experts&>(module);
+    return module.ReplaceForward([&experts, group](const Tensor& rows) {
+      return ReduceFromGroup(experts.Forward(CopyToGroup(rows, group)), group);
+    });
+  }
   if (auto* recurrent = dynamic_cast<Recurrent*>(&module)) {
     return module.ReplaceForward(
         [recurrent, group, style](const Tensor& copy) {

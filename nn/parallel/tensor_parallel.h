@@ -39,6 +39,8 @@ struct TensorParallelOptions {
   // tokens of each sequence (sequence_parallel.h). Column styles and the head gather tokens; row
   // styles and the embedding reduce-scatter them.
   bool cut_sequence = false;
+  // Leaves the forwards of kExperts modules to an ExpertParallel.
+  bool keeps_experts = false;
 };
 
 class TensorParallel {

@@ -55,6 +55,9 @@ struct Machine {
   // each, and their collectives keep them busy.
   std::map<std::string, ThreadsRate> collectives = {};  // by CollectiveName
   int cores = 0, threads = 1;
+  // Ranks that need more cores than there are take turns. Then a step takes this many times their
+  // fair share of the cores, because of caches, and of wake-ups after collectives.
+  double crowding = 1;
   int ranks_per_machine = 0;  // 0: all
   Link within = {}, between = {};
 

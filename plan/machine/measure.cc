@@ -140,6 +140,40 @@ std::map<std::string, ThreadsRate> MeasureCollectives(comm::World& world) {
   return rates;
 }
 
+// The median step of data-parallel ranks with two samples each.
+absl::StatusOr<double> StepSeconds(const MeasureOptions& options, const Shape& shape, int ranks) {
+  constexpr int kSteps = 8;
+  TrainingSetup setup = SmallSetup(true, shape, options);
+  setup.batch = 2 * ranks;
+  const Candidate candidate{.plugin = ranks == 1 ? "single" : "ddp", .num_ranks = ranks};
+  std::vector<double> seconds;
+  const auto run = [&](comm::World& world) {
+    Clock::time_point last = Clock::now();
+    TrainSteps(setup, candidate, world, kSteps, [&](int step) {
+      if (world.rank() != 0) return;
+      if (step > kWarmUps) seconds.push_back(Since(last));
+      last = Clock::now();
+    });
+  };
+  APOGEE_RETURN_IF_ERROR(comm::launch(
+      {.num_ranks = ranks, .threads_per_rank = options.threads, .comm = comm::Backend::kLocal},
+      run));
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
+// Machine::crowding: twice as many ranks against as many as the cores hold.
+absl::StatusOr<double> MeasureCrowding(const MeasureOptions& options, int ranks) {
+  double sum = 0;
+  const Shape shapes[] = {{128, 2, 128}, {256, 2, 128}, {512, 2, 64}};
+  for (const Shape& shape : shapes) {
+    APOGEE_ASSIGN_OR_RETURN(const double alone, StepSeconds(options, shape, ranks));
+    APOGEE_ASSIGN_OR_RETURN(const double crowded, StepSeconds(options, shape, 2 * ranks));
+    sum += crowded / (2 * alone);
+  }
+  return std::max(1.0, sum / std::size(shapes));
+}
+
 absl::StatusOr<RateSet> MeasureSet(const MeasureOptions& options, int ranks, double seconds) {
   RateSet set{.ranks = ranks, .threads = options.threads, .precision = Name(options.precision)};
   const std::vector<TrainingSetup> setups = SetupsOf(options);
@@ -186,6 +220,9 @@ absl::StatusOr<Rates> MeasureRates(const MeasureOptions& options) {
     APOGEE_ASSIGN_OR_RETURN(
         RateSet set,
         MeasureSet(options, ranks, options.seconds / static_cast<double>(worlds.size())));
+    if (ranks == worlds.back()) {
+      APOGEE_ASSIGN_OR_RETURN(set.crowding, MeasureCrowding(options, ranks));
+    }
     rates.sets.push_back(std::move(set));
   }
   return rates;

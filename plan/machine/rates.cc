@@ -42,6 +42,7 @@ RateSet SetOf(const Json& json) {
   for (const auto& [name, rate] : json.at("collectives").items()) {
     set.collectives[name] = {Number(rate.at(0)), Number(rate.at(1))};
   }
+  if (json.contains("crowding")) set.crowding = std::max(1.0, Number(json.at("crowding")));
   return set;
 }
 
@@ -83,6 +84,7 @@ std::string ToJson(const Rates& rates) {
     for (const auto& [name, rate] : set.collectives) {
       one["collectives"][name] = {rate.seconds_per_call, rate.seconds_per_byte};
     }
+    one["crowding"] = set.crowding;
     json["sets"].push_back(std::move(one));
   }
   return json.dump(1) + "\n";
@@ -121,7 +123,8 @@ absl::StatusOr<Machine> MachineOf(const Rates& rates, int num_ranks, int threads
                  .other = best->other,
                  .collectives = best->collectives,
                  .cores = rates.cores,
-                 .threads = threads};
+                 .threads = threads,
+                 .crowding = best->crowding};
 }
 
 }  // namespace apogee::plan

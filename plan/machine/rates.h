@@ -30,6 +30,7 @@ struct RateSet {
   std::map<std::string, KernelRate> kernels = {};
   KernelRate other = {};
   std::map<std::string, ThreadsRate> collectives = {};
+  double crowding = 1;  // Machine::crowding
 };
 
 struct Rates {

@@ -6,33 +6,11 @@
 #include <utility>
 
 #include "apogee/core/text/text.h"
+#include "apogee/plugins/hybrid/elsewhere.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
 namespace {
-
-// The value of a parameter that lies on another stage: no element here, and an Error for readers.
-class ElsewhereStorage : public autograd::ParameterStorage {
- public:
-  // `where`: the place of the value, and the remedy.
-  ElsewhereStorage(const autograd::Parameter& parameter, DType dtype, const std::string& where)
-      : none_(Tensor::Empty({0}, dtype, parameter.context(), MemoryCategory::kParameter)),
-        problem_("parameter \"" + parameter.name() + "\" is not on this rank: " + where) {}
-  DType dtype() const override { return none_.dtype(); }
-  ContextPtr context() const override { return none_.context(); }
-  Tensor Read() override { Throw(problem_); }
-  Tensor ReadLocal() override { return none_; }
-  bool is_local() const override { return false; }
-  bool is_whole() const override { return false; }
-  bool is_here() const override { return false; }
-  std::string ReplaceProblem() const override {
-    return "is not on this rank and takes no value here";
-  }
-
- private:
-  Tensor none_;
-  std::string problem_;
-};
 
 bool ChunksFit(pipeline::ScheduleKind kind, int chunks) {
   if (kind == pipeline::ScheduleKind::k1F1B) return chunks == 1;
@@ -106,11 +84,10 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
     if (std::ranges::find(holders, stage) != holders.end()) return;
     const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
                               ", this is stage " + std::to_string(stage);
-    parameter.set_grad(Tensor());
-    parameter.set_storage(std::make_shared<ElsewhereStorage>(
-        parameter, dtype,
-        where + "; run the model with booster.execute_pipeline, and if a piece here uses the "
-                "parameter, list it in nn::Piece::tied"));
+    DropValue(parameter, dtype,
+              where +
+                  "; run the model with booster.execute_pipeline, and if a piece here uses the "
+                  "parameter, list it in nn::Piece::tied");
   };
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     SyncValue(*parameter, world.group());

@@ -67,7 +67,8 @@ void HybridSequence::Attach(nn::Module& model, optim::Optimizer& optimizer, cons
   parallel_->Apply();
   // Ranks that share sequences have the same samples. The inner plugin cannot know this: its group
   // also has ranks with other samples.
-  MaskByPlace(model, mesh.coordinate(comm::Axis::kDp));
+  MaskByPlace(model, mesh.coordinate(comm::Axis::kDp) * mesh.size(comm::Axis::kEp) +
+                         mesh.coordinate(comm::Axis::kEp));
   if (!uses_tp()) return;
   std::vector<optim::ParamView*> views;
   for (optim::ParamView& view : optimizer.views()) {

@@ -27,6 +27,14 @@ HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptio
   if (options.tp_size < 1) {
     AddProblem(errors, "tp_size must be at least 1, got ", options.tp_size);
   }
+  if (options.ep_size < 1) {
+    AddProblem(errors, "ep_size must be at least 1, got ", options.ep_size);
+  }
+  if (options.ep_size > 1 && options.stage == 3) {
+    AddProblem(errors, "ep_size ", options.ep_size,
+               " needs stage 0 to 2: at stage 3 (parameters sharded, too) experts are gathered "
+               "like other layers; use ep_size 1 there");
+  }
   pipeline_.CheckOptions(errors);
   sequence_.CheckOptions(errors);
   const int stage = options.stage;
@@ -55,14 +63,17 @@ HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptio
   APOGEE_CHECK(errors.empty(), "hybrid_parallel plugin: invalid options:", errors);
   if (!WorldProblem().empty()) return;
   const int pp = options.pp_size, sp = sequence_.axis_size(), tp = options.tp_size;
+  const int ep = options.ep_size;
   mesh_ = std::make_unique<comm::Mesh>(
-      world, comm::MeshShape{.pp = pp, .dp = world.size() / (pp * sp * tp), .sp = sp, .tp = tp});
+      world, comm::MeshShape{
+                 .pp = pp, .dp = world.size() / (pp * sp * ep * tp), .sp = sp, .ep = ep, .tp = tp});
   MakeInner();
 }
 
 std::string HybridParallelPlugin::State::WorldProblem() const {
   const int pp = options_.pp_size, sp = sequence_.axis_size(), tp = options_.tp_size;
-  if (world_.size() % (pp * sp * tp) == 0) return "";
+  const int ep = options_.ep_size;
+  if (world_.size() % (pp * sp * ep * tp) == 0) return "";
   std::string sizes;
   int num_sizes = 0;
   const auto add = [&](const char* name, int size) {
@@ -71,25 +82,32 @@ std::string HybridParallelPlugin::State::WorldProblem() const {
   };
   add("pp_size", pp);
   add("sp_size", sp);
+  add("ep_size", ep);
   add("tp_size", tp);
-  if (num_sizes > 1) sizes += " = " + std::to_string(pp * sp * tp);
+  if (num_sizes > 1) sizes += " = " + std::to_string(pp * sp * ep * tp);
   return sizes + " does not divide the world of " + std::to_string(world_.size()) + " ranks";
 }
 
 void HybridParallelPlugin::State::MakeInner() {
   // Gradients of parts of a sequence are averaged like gradients of parts of a batch.
-  const comm::GroupPtr dp = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
+  const comm::GroupPtr dp = mesh_->group({comm::Axis::kDp, comm::Axis::kSp, comm::Axis::kEp});
   std::function<int(const autograd::Parameter&)> bucket_key;
   if (pipeline_.is_on()) {
     bucket_key = [this](const autograd::Parameter& p) { return pipeline_.ChunkOf(p); };
   }
   // The ranks that hold parts of one parameter: with shards, all.
   const comm::GroupPtr holders =
-      options_.stage == 0 ? mesh_->group({comm::Axis::kPp, comm::Axis::kTp}) : world_.group();
-  const CutParameters cut{
+      options_.stage == 0 ? mesh_->group({comm::Axis::kPp, comm::Axis::kEp, comm::Axis::kTp})
+                          : world_.group();
+  CutParameters cut{
       .statistics_group = is_cut() ? holders : nullptr,
       .part_of = [this](const autograd::Parameter& parameter) { return PartOf(parameter); },
       .bucket_key = bucket_key};
+  if (options_.ep_size > 1) {
+    cut.is_expert = [this](const autograd::Parameter& parameter) { return IsExpert(parameter); };
+    cut.expert_copies = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
+    cut.is_synced = true;
+  }
   if (options_.stage == 0) {
     inner_ = std::make_unique<DdpPlugin>(dp, training_, DdpOptions{}, cut);
     return;
@@ -160,6 +178,11 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
                plan->sequence_module, "\", not the model itself");
   }
   sequence_.AddProblems(model, plan ? &*plan : nullptr, optimizer, problems);
+  if (options_.ep_size > 1) {
+    for (const std::string& problem : nn::parallel::ExpertProblems(model, options_.ep_size)) {
+      AddProblem(problems, problem);
+    }
+  }
   CheckOptimizer(model, optimizer, problems);
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     if (!is_cut() || !parameter->has_grad()) continue;
@@ -177,15 +200,17 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
   });
   if (pipeline_.is_on()) {
     CutIntoStages(model, optimizer);
-  } else if (options_.tp_size > 1) {
+  } else if (is_cut()) {
     SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
   }
   if (options_.tp_size > 1) {
     parallel_ = std::make_unique<nn::parallel::TensorParallel>(
         model, *std::move(plan), mesh_->group(comm::Axis::kTp),
-        nn::parallel::TensorParallelOptions{.cut_sequence = sequence_.uses_tp()});
+        nn::parallel::TensorParallelOptions{.cut_sequence = sequence_.uses_tp(),
+                                            .keeps_experts = options_.ep_size > 1});
     parallel_->Apply();
   }
+  if (options_.ep_size > 1) CutExperts(model);
   for (size_t i = 0; is_cut() && i < cut_multiples.size(); ++i) {
     optim::ParamView& view = optimizer.views()[i];
     if (!view.parameter()->is_here()) BindElsewhere(view, cut_multiples[i]);
@@ -194,12 +219,32 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
   optim::Optimizer& configured = inner().Configure(model, optimizer);
   if (pipeline_.is_on()) pipeline_.Attach(model, world_);
   sequence_.Attach(model, configured, *mesh_, parallel_.get());
-  if (is_cut() || sequence_.is_on()) {
+  if (mesh_->group({comm::Axis::kPp, comm::Axis::kSp, comm::Axis::kTp}) != nullptr) {
     watch_ = std::make_unique<FirstStepWatch>("hybrid_parallel", *mesh_, parallel_.get(),
                                               world_.context());
     watch_->Attach(model, configured);
   }
   return configured;
+}
+
+int HybridParallelPlugin::State::DataRank() const {
+  return mesh().coordinate(comm::Axis::kDp) * mesh().size(comm::Axis::kEp) +
+         mesh().coordinate(comm::Axis::kEp);
+}
+
+void HybridParallelPlugin::State::CutExperts(nn::Module& model) {
+  const comm::GroupPtr ep = mesh_->group(comm::Axis::kEp);
+  const comm::GroupPtr tp = mesh_->group(comm::Axis::kTp);
+  experts_ = std::make_unique<nn::parallel::ExpertParallel>(model, ep, tp);
+  experts_->Apply();
+  const PrecisionPolicy policy(training_, model);
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    const int holder = experts_->HolderOf(*parameter);
+    if (holder < 0 || holder == ep->rank() || !parameter->is_here()) continue;
+    DropValue(*parameter, policy.Of(*parameter),
+              internal::Concat("it is an expert's on rank ", holder, " of the ep group, this is ",
+                               ep->rank(), "; tokens are sent there"));
+  }
 }
 
 void HybridParallelPlugin::State::CutIntoStages(nn::Module& model, optim::Optimizer& optimizer) {
@@ -222,9 +267,11 @@ Layout HybridParallelPlugin::State::PartOf(const autograd::Parameter& parameter)
                           ? parallel_->LayoutOf(parameter)
                           : Layout(parameter.shape(), {.segments = {{0, parameter.shape().numel()}},
                                                        .cut_multiple = kNoCut});
+  // At stage 0 the ranks of ep sum statistics, and each has a copy of what is no expert.
+  const int copies = options_.stage == 0 && !IsExpert(parameter) ? options_.ep_size : 1;
   return Layout(here.logical_shape(),
                 {.segments = {here.segments().begin(), here.segments().end()},
-                 .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter),
+                 .num_replicas = here.num_replicas() * pipeline_.NumHolders(parameter) * copies,
                  .cut_multiple = here.cut_multiple()});
 }
 
@@ -254,6 +301,18 @@ Layout HybridParallelPlugin::State::LayoutOf(const autograd::Parameter& paramete
 }
 
 Tensor HybridParallelPlugin::State::WholeValue(const autograd::Parameter& parameter) const {
+  if (!IsExpert(parameter)) return WholeOfStages(parameter);
+  const comm::GroupPtr& ep = experts_->group();
+  const int holder = experts_->HolderOf(parameter);
+  const Tensor whole = ep->rank() == holder
+                           ? WholeOfStages(parameter).Clone()
+                           : Tensor::Empty(LayoutOf(parameter).logical_shape(), parameter.dtype(),
+                                           parameter.context(), MemoryCategory::kParameter);
+  ep->Broadcast(whole, holder);
+  return whole;
+}
+
+Tensor HybridParallelPlugin::State::WholeOfStages(const autograd::Parameter& parameter) const {
   const auto of_stage = [&] {
     const Tensor part = inner().WholeValue(parameter);
     return parallel_ != nullptr ? parallel_->Whole(parameter, part) : part;
@@ -286,8 +345,7 @@ PipelineResult HybridParallelPlugin::State::ExecutePipeline(const PipelineCall& 
   if (call.optimizer != nullptr && call.inputs.defined()) watch_->Check(call.inputs, call.starts);
   const int64_t samples = call.inputs.defined() && call.inputs.rank() > 0 ? call.inputs.size(0) : 0;
   return pipeline_.Run(call, inner().engine(),
-                       {.loss_scale = inner().loss_scale(),
-                        .first_sample = mesh().coordinate(comm::Axis::kDp) * samples});
+                       {.loss_scale = inner().loss_scale(), .first_sample = DataRank() * samples});
 }
 
 }  // namespace apogee

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "apogee/nn/parallel/experts/expert_parallel.h"
 #include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/plugins/data_parallel.h"
 #include "apogee/plugins/first_step_watch.h"
@@ -27,11 +28,19 @@ struct HybridParallelPlugin::State {
   PipelineResult ExecutePipeline(const PipelineCall& call);
   Layout LayoutOf(const autograd::Parameter& parameter) const;
   Tensor WholeValue(const autograd::Parameter& parameter) const;
+  // Over pp and tp, on ranks of the mesh's columns that have the parameter.
+  Tensor WholeOfStages(const autograd::Parameter& parameter) const;
   const comm::Mesh& mesh() const;
   std::string WorldProblem() const;
   void MakeInner();
   // Whether ranks hold only parts of the model.
-  bool is_cut() const { return options_.tp_size > 1 || pipeline_.is_on(); }
+  bool is_cut() const { return options_.tp_size > 1 || options_.ep_size > 1 || pipeline_.is_on(); }
+  int DataRank() const;
+  // Drops the experts that other ranks hold.
+  void CutExperts(nn::Module& model);
+  bool IsExpert(const autograd::Parameter& parameter) const {
+    return experts_ != nullptr && experts_->IsExpert(parameter);
+  }
   void CutIntoStages(nn::Module& model, optim::Optimizer& optimizer);
   // The part of a parameter that this rank has before the data-parallel axis shards it.
   Layout PartOf(const autograd::Parameter& parameter) const;
@@ -46,6 +55,7 @@ struct HybridParallelPlugin::State {
   HybridParallelOptions options_;
   std::unique_ptr<comm::Mesh> mesh_;  // null when the world does not fit
   std::unique_ptr<nn::parallel::TensorParallel> parallel_;
+  std::unique_ptr<nn::parallel::ExpertParallel> experts_;  // null without ep_size
   HybridPipeline pipeline_;
   HybridSequence sequence_;
   std::unique_ptr<FirstStepWatch> watch_;      // if several ranks train one replica

@@ -27,6 +27,14 @@ struct CutParameters {
   // gradients are reduced in different passes (BackwardPasses). Null: all have the same key. Called
   // in boost.
   std::function<int(const autograd::Parameter&)> bucket_key = {};
+  // Parameters that not every rank of the plugin's group holds: experts. Their gradients are means
+  // over the ranks of `expert_copies`, which hold the same ones (null: only this rank), and so are
+  // their shards. What a rank adds must be a mean over the other ranks already. Null: there are
+  // none.
+  std::function<bool(const autograd::Parameter&)> is_expert = {};
+  comm::GroupPtr expert_copies = nullptr;
+  // Ranks have the same model and values: the inner plugin neither compares nor sends them.
+  bool is_synced = false;
 };
 
 }  // namespace apogee

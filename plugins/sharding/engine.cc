@@ -58,6 +58,11 @@ void DataParallelEngine::Check(nn::Module& model, optim::Optimizer& optimizer) c
   CheckPrecision(PrecisionPolicy(training_, model), optimizer);
 }
 
+void DataParallelEngine::Prepare(nn::Module& model, const optim::Optimizer& optimizer) const {
+  if (!cut_.is_synced) return PrepareReplicas(plugin_, model, optimizer, group_);
+  if (group_ != nullptr) MaskByPlace(model, group_->rank());
+}
+
 void DataParallelEngine::Listen() {
   if (optimizer_->traits().fused_backward) {
     single_backward_ = optimizer_->name();
@@ -157,19 +162,30 @@ void ShardedEngine::Choose(const nn::Module& model, optim::Optimizer& optimizer)
     // Before chunks are made. PlaceValues converts the others, once it has made them equal.
     if (!shards_frozen()) ConvertParameter(policy_.Of(*parameter), *parameter);
   }
+  const auto experts = std::ranges::stable_partition(sharded_, [&](const Sharded& sharded) {
+    return !cut_.is_expert || !cut_.is_expert(*sharded.parameter);
+  });
+  const size_t num_others = sharded_.size() - experts.size();
+  shares_.push_back({.group = group_, .first = 0, .count = num_others});
+  if (cut_.is_expert) {
+    shares_.push_back({.group = cut_.expert_copies, .first = num_others, .count = experts.size()});
+  }
 }
 
-std::vector<DType> ShardedEngine::DTypesOf(const std::vector<chunk::ChunkSpec>& plan) const {
+std::vector<DType> ShardedEngine::DTypesOf(const Share& share,
+                                           const std::vector<chunk::ChunkSpec>& plan) const {
   std::vector<DType> dtypes;
   for (const chunk::ChunkSpec& chunk : plan) {
-    dtypes.push_back(policy_.Of(*sharded_[chunk.items.at(0).parameter].parameter));
+    dtypes.push_back(policy_.Of(*sharded_[share.first + chunk.items.at(0).parameter].parameter));
   }
   return dtypes;
 }
 
-std::vector<autograd::ParameterPtr> ShardedEngine::Parameters() const {
+std::vector<autograd::ParameterPtr> ShardedEngine::Parameters(const Share& share) const {
   std::vector<autograd::ParameterPtr> parameters;
-  for (const Sharded& sharded : sharded_) parameters.push_back(sharded.parameter);
+  for (size_t i = 0; i < share.count; ++i) {
+    parameters.push_back(sharded_[share.first + i].parameter);
+  }
   return parameters;
 }
 
@@ -190,11 +206,17 @@ optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& 
   Check(model, optimizer);
   optimizer_ = &optimizer;
   policy_ = PrecisionPolicy(training_, model);
-  const auto make_equal = shards_frozen() ? PrepareReplicasButValues : PrepareReplicas;
-  make_equal(plugin_, model, optimizer, group_);
+  if (shards_frozen()) {
+    PrepareReplicasButValues(plugin_, model, optimizer, group_);
+  } else {
+    Prepare(model, optimizer);
+  }
   Choose(model, optimizer);
-  const std::vector<chunk::ChunkSpec> plan = Plan(model);
-  PlaceValues(model, plan);
+  std::vector<std::vector<chunk::ChunkSpec>> plans;
+  for (const Share& share : shares_) {
+    plans.push_back(Plan(model, share));
+    PlaceValues(model, share, plans.back());
+  }
   for (const Sharded& sharded : sharded_) {
     ConvertParameter(policy_.Of(*sharded.parameter), *sharded.parameter);
   }
@@ -202,9 +224,15 @@ optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& 
   PlaceGradients();
   chunk::GradientChunkOptions options = GradientOptions(optimizer);
   options.listeners = optimizer.listeners();
-  gradients_ = std::make_unique<chunk::GradientChunks>(
-      Parameters(), plan, group_, options,
-      [this](size_t index, const Tensor& mean) { OnMean(index, mean); });
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    Share& share = shares_[i];
+    share.gradients = std::make_unique<chunk::GradientChunks>(
+        Parameters(share), plans[i], share.group, options,
+        [this, first = share.first](size_t index, const Tensor& mean) {
+          OnMean(first + index, mean);
+        });
+    options.overlap = false;  // of several GradientChunks, only the first may
+  }
   // Another optimizer, unknown to the plugin, may step on the rest.
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(
       unheld_, group_,
@@ -244,7 +272,9 @@ void ShardedEngine::BeforeStep() {
 }
 
 void ShardedEngine::Reduce(const std::function<void()>& backward, const chunk::GradientPass& pass) {
-  chunk::GradientChunks* const all[] = {gradients_.get(), unheld_gradients_.get()};
+  std::vector<chunk::GradientChunks*> all;
+  for (const Share& share : shares_) all.push_back(share.gradients.get());
+  all.push_back(unheld_gradients_.get());
   chunk::GradientChunks::Run(all, backward, pass);
 }
 
@@ -275,9 +305,12 @@ void ShardedEngine::OnMean(size_t index, const Tensor& mean) {
 void ShardedEngine::TakeMeans(const std::function<void()>& backward) {
   for (Sharded& sharded : sharded_) sharded.mean = Tensor();  // left by a backward that failed
   backward();
-  for (size_t i = 0; i < sharded_.size(); ++i) {
-    const Tensor mean = std::exchange(sharded_[i].mean, {});
-    if (mean.defined() && gradients_->present(i)) sharded_[i].view->set_grad(mean);
+  for (const Share& share : shares_) {
+    for (size_t i = 0; i < share.count; ++i) {
+      Sharded& sharded = sharded_[share.first + i];
+      const Tensor mean = std::exchange(sharded.mean, {});
+      if (mean.defined() && share.gradients->present(i)) sharded.view->set_grad(mean);
+    }
   }
 }
 

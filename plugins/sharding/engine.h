@@ -88,6 +88,8 @@ class DataParallelEngine : public BackwardPasses, protected StepListener {
   DataParallelEngine(std::string plugin, comm::GroupPtr group, const TrainingOptions& training,
                      const CutParameters& cut, std::string problems);
 
+  // PrepareReplicas over the group, unless the ranks have been synchronised.
+  void Prepare(nn::Module& model, const optim::Optimizer& optimizer) const;
   // From now on the engine listens to the optimizer's steps. Sets clipping and the loss scale.
   void Listen();
   void BeforeStep() override;
@@ -152,14 +154,22 @@ class ShardedEngine : public DataParallelEngine {
  protected:
   using DataParallelEngine::DataParallelEngine;
 
+  // Parameters that are sharded over the same ranks. Chunks number the parameters of their share.
+  struct Share {
+    comm::GroupPtr group;
+    size_t first = 0, count = 0;  // in sharded_
+    std::unique_ptr<chunk::GradientChunks> gradients = {};
+  };
+
   // The policy, called by Configure in this order:
   // Whether frozen parameters are sharded, too. If so, PlaceValues makes all values equal on the
   // ranks, and converts those of unheld_.
   virtual bool shards_frozen() const = 0;
-  // The chunks of sharded_. A chunk's parameters have one dtype.
-  virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const = 0;
-  // Moves the values of sharded_ into chunks, and calls Bind for each.
-  virtual void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) = 0;
+  // The chunks of a share. A chunk's parameters have one dtype.
+  virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model, const Share& share) const = 0;
+  // Moves the values of a share into chunks, and calls Bind for each.
+  virtual void PlaceValues(nn::Module& model, const Share& share,
+                           const std::vector<chunk::ChunkSpec>& plan) = 0;
   virtual chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) = 0;
 
   // Takes this rank's part of the mean of a micro-batch's gradient. Here: adds it to the view's.
@@ -167,16 +177,16 @@ class ShardedEngine : public DataParallelEngine {
   // Throws Error, too, if a parameter was given a gradient of its own, which no step would see.
   void BeforeStep() override;
 
-  // Binds the view of a parameter to its shard. The masters are made from the value before it is
+  // `index`: in sharded_. Binds the view of a parameter to its shard. The masters are made from the value before it is
   // rounded to the working dtype, because they keep the bits that rounding drops.
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard, const Layout& layout) const;
   // Runs `backward`, in which gradients become means on shards.
   void Reduce(const std::function<void()>& backward, const chunk::GradientPass& pass);
   // Runs `backward`, which calls Reduce. Then views have the gradients that some rank has.
   void TakeMeans(const std::function<void()>& backward);
-  std::vector<autograd::ParameterPtr> Parameters() const;
+  std::vector<autograd::ParameterPtr> Parameters(const Share& share) const;
   // By chunk: the dtype of its values.
-  std::vector<DType> DTypesOf(const std::vector<chunk::ChunkSpec>& plan) const;
+  std::vector<DType> DTypesOf(const Share& share, const std::vector<chunk::ChunkSpec>& plan) const;
 
   struct Sharded {
     autograd::ParameterPtr parameter;
@@ -185,9 +195,9 @@ class ShardedEngine : public DataParallelEngine {
     std::shared_ptr<const autograd::GradPlace> grad_place = nullptr;  // the view
     Tensor mean = {};  // a new gradient, until its presence is known
   };
-  std::vector<Sharded> sharded_;                // in the order backward completes them
+  std::vector<Sharded> sharded_;                // in the order backward completes them, by share
   std::vector<autograd::ParameterPtr> unheld_;  // not in the optimizer, and not sharded
-  std::unique_ptr<chunk::GradientChunks> gradients_;
+  std::vector<Share> shares_;
   std::unique_ptr<chunk::GradientChunks> unheld_gradients_;
   bool keep_masters_ = true;
 

@@ -53,13 +53,13 @@ void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
   }
 }
 
-std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model) const {
+std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model, const Share& share) const {
   std::vector<int64_t> cut_multiples, element_bytes;
   for (const Sharded& sharded : sharded_) {
     cut_multiples.push_back(sharded.cut_multiple);
     element_bytes.push_back(DTypeSize(policy_.Of(*sharded.parameter)));
   }
-  return PlanModuleChunks(model, Parameters(),
+  return PlanModuleChunks(model, Parameters(share),
                           {.num_shards = comm::GroupSize(group_),
                            .chunk_bytes = training_.bucket_bytes,
                            .element_bytes = std::move(element_bytes),
@@ -73,14 +73,15 @@ void GatheredEngine::TakeValue(autograd::Parameter& parameter) const {
   SyncValue(parameter, group_);
 }
 
-void GatheredEngine::PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) {
+void GatheredEngine::PlaceValues(nn::Module& model, const Share& share,
+                                 const std::vector<chunk::ChunkSpec>& plan) {
   const ContextPtr device = model.Parameters()[0]->context();
   MakeHomes(plan, device);
   for (const autograd::ParameterPtr& parameter : unheld_) SyncValue(*parameter, group_);
   parameters_ = chunk::ShardedParameters::Make(
-      Parameters(), plan,
+      Parameters(share), plan,
       {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,
-       .dtypes = DTypesOf(plan),
+       .dtypes = DTypesOf(share, plan),
        .homes = homes_->parameter_homes(),
        .keep = homes_->keep(),
        .before_move = [this](size_t index) { TakeValue(*sharded_[index].parameter); },
@@ -121,7 +122,7 @@ optim::Optimizer& GatheredEngine::Configure(nn::Module& model, optim::Optimizer&
 void GatheredEngine::MakeHomes(const std::vector<chunk::ChunkSpec>& plan,
                                const ContextPtr& device) {
   std::vector<int64_t> bytes;
-  const std::vector<DType> dtypes = DTypesOf(plan);
+  const std::vector<DType> dtypes = DTypesOf(shares_[0], plan);
   for (size_t c = 0; c < plan.size(); ++c) bytes.push_back(plan[c].numel() * DTypeSize(dtypes[c]));
   homes_ = std::make_unique<ChunkHomes>(options_.placement, bytes, device);
   for (size_t c = 0; c < plan.size(); ++c) {
@@ -223,7 +224,8 @@ void GatheredEngine::Backward(const Tensor& loss) {
       const auto backward = [&] {
         autograd::Backward(loss, {.grad = LossGradient(loss), .retain_graph = walk.retain_graph});
       };
-      windows_->Backward([&] { Reduce(backward, {.reduce = true}); }, [&] { gradients_->Agree(); });
+      windows_->Backward([&] { Reduce(backward, {.reduce = true}); },
+                         [&] { shares_[0].gradients->Agree(); });
     });
   });
   end.failed = nullptr;

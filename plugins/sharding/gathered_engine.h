@@ -35,8 +35,9 @@ class GatheredEngine : public ShardedEngine {
 
  private:
   bool shards_frozen() const override { return true; }
-  std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const override;
-  void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model, const Share& share) const override;
+  void PlaceValues(nn::Module& model, const Share& share,
+                   const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
   void OnMean(size_t index, const Tensor& mean) override;
   void BeforeStep() override;

@@ -37,7 +37,7 @@ optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimize
   for (optim::ParamView& view : optimizer.views()) {
     if (is_cut() && view.parameter()->is_here()) view.BindParameter(PartOf(*view.parameter()));
   }
-  PrepareReplicas(plugin_, model, optimizer, group_);
+  Prepare(model, optimizer);
   policy_ = PrecisionPolicy(training_, model);
   ApplyPrecision(policy_, model, optimizer);
   optimizer_ = &optimizer;
@@ -53,6 +53,14 @@ optim::Optimizer& ReplicatedEngine::Configure(nn::Module& model, optim::Optimize
   chunk::GradientChunkOptions chunks =
       ChunkOptions(training_.overlap && local_gradients_ == nullptr);
   chunks.agreement = AgreeOnOptions();
+  if (cut_.is_expert) {
+    const auto first = std::ranges::stable_partition(
+        reduced, [&](const auto& parameter) { return !cut_.is_expert(*parameter); });
+    chunk::GradientChunkOptions experts = ChunkOptions(/*overlap=*/false);
+    expert_gradients_ = std::make_unique<chunk::GradientChunks>(
+        std::vector(first.begin(), first.end()), cut_.expert_copies, experts);
+    reduced.erase(first.begin(), first.end());
+  }
   gradients_ = std::make_unique<chunk::GradientChunks>(std::move(reduced), group_, chunks);
   return optimizer;
 }
@@ -190,6 +198,7 @@ void ReplicatedEngine::RunPass(const std::function<void()>& backward,
   std::vector<chunk::GradientChunks*> all;
   if (local_gradients_ != nullptr) all.push_back(local_gradients_.get());
   all.push_back(gradients_.get());
+  if (expert_gradients_ != nullptr) all.push_back(expert_gradients_.get());
   chunk::GradientChunks::Run(all, backward, pass);
 }
 

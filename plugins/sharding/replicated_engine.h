@@ -49,6 +49,7 @@ class ReplicatedEngine : public DataParallelEngine {
 
   const DdpOptions options_;
   std::unique_ptr<chunk::GradientChunks> gradients_;
+  std::unique_ptr<chunk::GradientChunks> expert_gradients_;  // null: there are no experts
   // Null for most optimizers; else the chunks of gradients that may stay local.
   optim::LocalGradients* local_ = nullptr;
   std::unique_ptr<chunk::GradientChunks> local_gradients_;

@@ -47,10 +47,12 @@ void ResidentEngine::CheckRoom(const PrecisionPolicy& policy, optim::Optimizer& 
                *available, " are available; use an optimizer with smaller states, or more hosts");
 }
 
-std::vector<chunk::ChunkSpec> ResidentEngine::Plan(nn::Module& /*model*/) const {
+std::vector<chunk::ChunkSpec> ResidentEngine::Plan(nn::Module& /*model*/,
+                                                   const Share& share) const {
   const DType grad_dtype = NeedsMasters(policy_.dtype()) ? DType::kF32 : policy_.dtype();
   std::vector<chunk::ChunkRequest> requests;
-  for (const Sharded& sharded : sharded_) {
+  for (size_t i = share.first; i < share.first + share.count; ++i) {
+    const Sharded& sharded = sharded_[i];
     const autograd::Parameter& parameter = *sharded.parameter;
     const int bucket = cut_.bucket_key ? cut_.bucket_key(parameter) : 0;
     requests.push_back({.numel = parameter.shape().numel(),
@@ -58,21 +60,24 @@ std::vector<chunk::ChunkSpec> ResidentEngine::Plan(nn::Module& /*model*/) const 
                         .key = 2 * bucket + (policy_.Of(parameter) == policy_.dtype() ? 0 : 1),
                         .cut_multiple = sharded.cut_multiple});
   }
-  return chunk::PlanChunks(
-      requests, {.chunk_bytes = training_.bucket_bytes, .num_shards = comm::GroupSize(group_)});
+  return chunk::PlanChunks(requests, {.chunk_bytes = training_.bucket_bytes,
+                                      .num_shards = comm::GroupSize(share.group)});
 }
 
-void ResidentEngine::PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) {
+void ResidentEngine::PlaceValues(nn::Module& model, const Share& share,
+                                 const std::vector<chunk::ChunkSpec>& plan) {
   const ContextPtr context = model.Parameters()[0]->context();
   state_context_ = options_.offload_states ? HostMemoryFor(context) : context;
-  parameters_ = std::make_unique<chunk::ParameterChunks>(
-      Parameters(), plan, group_, DTypesOf(plan),
-      [this](size_t i, const Tensor& old_value, const Tensor& shard, const Layout& layout) {
-        sharded_[i].view->set_state_context(state_context_);
-        sharded_[i].view->set_keep_master(keep_masters_);
-        Bind(i, old_value, shard, layout);
+  parameters_.push_back(std::make_unique<chunk::ParameterChunks>(
+      Parameters(share), plan, share.group, DTypesOf(share, plan),
+      [this, first = share.first](size_t i, const Tensor& old_value, const Tensor& shard,
+                                  const Layout& layout) {
+        optim::ParamView& view = *sharded_[first + i].view;
+        view.set_state_context(state_context_);
+        view.set_keep_master(keep_masters_);
+        Bind(first + i, old_value, shard, layout);
       },
-      optimizer_->listeners());
+      optimizer_->listeners()));
 }
 
 chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*optimizer*/) {
@@ -83,14 +88,15 @@ chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*
 
 void ResidentEngine::BeforeStep() {
   ShardedEngine::BeforeStep();
-  parameters_->Wait();
+  for (const auto& chunks : parameters_) chunks->Wait();
 }
 
 void ResidentEngine::AfterStep() {
   ShardedEngine::AfterStep();
   if (!optimizer_->may_have_updated()) return;
-  parameters_->GatherAsync();
-  if (!options_.overlap_gather) parameters_->Wait();
+  for (const auto& chunks : parameters_) chunks->GatherAsync();
+  if (options_.overlap_gather) return;
+  for (const auto& chunks : parameters_) chunks->Wait();
 }
 
 }  // namespace apogee

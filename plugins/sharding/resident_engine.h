@@ -22,24 +22,28 @@ class ResidentEngine : public ShardedEngine {
   void Check(nn::Module& model, optim::Optimizer& optimizer) const override;
   bool ReducesEachPass() const override { return options_.stage == 2; }
 
-  const chunk::ParameterChunks& parameters() const { return *parameters_; }
+  // Those that all ranks have.
+  const chunk::ParameterChunks& parameters() const { return *parameters_.at(0); }
   const ContextPtr& state_context() const { return state_context_; }
 
  private:
   void CheckRoom(const PrecisionPolicy& policy, optim::Optimizer& optimizer) const;
   bool shards_frozen() const override { return false; }
-  std::vector<chunk::ChunkSpec> Plan(nn::Module& model) const override;
-  void PlaceValues(nn::Module& model, const std::vector<chunk::ChunkSpec>& plan) override;
+  std::vector<chunk::ChunkSpec> Plan(nn::Module& model, const Share& share) const override;
+  void PlaceValues(nn::Module& model, const Share& share,
+                   const std::vector<chunk::ChunkSpec>& plan) override;
   chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
   void BeforeStep() override;
   void AfterStep() override;
   // A state dict with masters holds weights, and this rank took only its shard of them.
-  void Loaded() override { parameters_->GatherAsync(); }
+  void Loaded() override {
+    for (const auto& chunks : parameters_) chunks->GatherAsync();
+  }
 
   const LowLevelZeroOptions options_;
   std::optional<DType> communication_dtype_;
   ContextPtr state_context_;
-  std::unique_ptr<chunk::ParameterChunks> parameters_;
+  std::vector<std::unique_ptr<chunk::ParameterChunks>> parameters_;  // by share
 };
 
 }  // namespace apogee

@@ -33,6 +33,8 @@ target_compile_definitions(booster_golden_checkpoints_test PRIVATE
 apogee_program(NAME write_golden_checkpoints SRCS booster/write_golden_checkpoints.cc LAYERS booster)
 # What scripts/kill_every_syscall.sh kills.
 apogee_program(NAME save_once_program SRCS booster/save_once_program.cc LAYERS booster)
+apogee_test(NAME booster_experts_resume_test SRCS booster/experts_resume_test.cc LAYERS booster
+            LABELS threads TIMEOUT 300)
 apogee_test(NAME booster_reshard_resume_test SRCS booster/reshard_resume_test.cc LAYERS booster
             LABELS threads TIMEOUT 300)
 apogee_mpi_test(NAME booster_reshard_resume_mpi_test SRCS booster/reshard_resume_test.cc LAYERS booster
@@ -50,5 +52,6 @@ apogee_test(NAME booster_token_windows_test SRCS booster/token_windows_test.cc L
 apogee_test(NAME booster_pretrained_test SRCS booster/pretrained/pretrained_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME booster_pretrained_plugins_test SRCS booster/pretrained/plugins_test.cc LAYERS booster
             LABELS threads TIMEOUT 300)
+apogee_test(NAME booster_pretrained_experts_test SRCS booster/pretrained/experts_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME booster_pretrained_refusals_test SRCS booster/pretrained/refusals_test.cc LAYERS booster
             LABELS threads)

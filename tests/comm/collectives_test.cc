@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "apogee/comm/mesh.h"
@@ -94,6 +95,37 @@ TEST_P(CollectivesTest, BroadcastReduceAllToAll) {
         ASSERT_EQ(got[static_cast<size_t>(r * n() + i)], Value(r, world.rank() * n() + i));
       }
     }
+  });
+}
+
+// Rank i sends i * j * n / 4 elements to rank j: none from and to rank 0, and more than one message.
+TEST_P(CollectivesTest, AllToAllOfUnequalParts) {
+  RunRanks(size(), [&](World& world) {
+    const auto count = [&](int from, int to) { return int64_t{from} * to * n() / 4; };
+    std::vector<int64_t> sends, receives;
+    for (int r = 0; r < size(); ++r) {
+      sends.push_back(count(world.rank(), r));
+      receives.push_back(count(r, world.rank()));
+    }
+    const int64_t num_sent = std::accumulate(sends.begin(), sends.end(), int64_t{0});
+    const int64_t num_received = std::accumulate(receives.begin(), receives.end(), int64_t{0});
+    const Tensor input = Make(world, num_sent, dtype());
+    const Tensor output = Tensor::Empty({num_received}, dtype(), world.context());
+    const Traffic before = world.group()->traffic();
+    world.group()->AllToAll(output, receives, input, sends);
+    const auto got = output.ToVector<double>();
+    size_t at = 0;
+    for (int r = 0; r < size(); ++r) {
+      int64_t begin = 0;  // of this rank's part of rank r's input
+      for (int to = 0; to < world.rank(); ++to) begin += count(r, to);
+      for (int64_t i = 0; i < receives[static_cast<size_t>(r)]; ++i) {
+        ASSERT_EQ(got[at++], Value(r, begin + i));
+      }
+    }
+    const Traffic used = world.group()->traffic() - before;
+    EXPECT_EQ(used.calls(CollectiveKind::kAllToAll), 1);
+    EXPECT_EQ(used.bytes(CollectiveKind::kAllToAll),
+              (num_sent - sends[static_cast<size_t>(world.rank())]) * DTypeSize(dtype()));
   });
 }
 

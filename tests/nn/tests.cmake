@@ -30,3 +30,6 @@ foreach(subject generate kv_cache sampling)
 endforeach()
 apogee_test(NAME nn_families_generate_test SRCS nn/generation/families_generate_test.cc LAYERS booster
             LIBS apogee_matrix)
+apogee_test(NAME nn_moe_choice_test SRCS nn/moe/choice_test.cc LAYERS nn)
+apogee_test(NAME nn_moe_test SRCS nn/moe/moe_test.cc LAYERS nn DEVICES)
+apogee_test(NAME nn_moe_auxiliary_loss_test SRCS nn/moe/auxiliary_loss_test.cc LAYERS nn DEVICES)

@@ -42,10 +42,10 @@ int64_t PeakOf(const PlanRow& row, MemoryCategory category) {
 // The numbers of the papers and of the folders' own files.
 TEST(PlanTest, KnownModelsHaveTheirNumberOfParameters) {
   const std::map<std::string, int64_t> numbers = {
-      {"gpt2", 124439808},          {"gpt2-medium", 354823168}, {"gpt2-large", 774030080},
-      {"gpt2-xl", 1557611200},      {"llama2-7b", 6738415616},  {"llama2-13b", 13015864320},
-      {"llama2-70b", 68976648192},  {"llama3-8b", 8030261248},  {"llama3-70b", 70553706496},
-      {"llama3-405b", 405853388800}};
+      {"gpt2", 124439808},           {"gpt2-medium", 354823168},    {"gpt2-large", 774030080},
+      {"gpt2-xl", 1557611200},       {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},
+      {"llama2-70b", 68976648192},   {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},
+      {"llama3-405b", 405853388800}, {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624}};
   for (const std::string& name : KnownModels()) {
     EXPECT_EQ(ValueOrThrow(SetupOf(name)).make_model(false)->num_parameters(), numbers.at(name))
         << name;

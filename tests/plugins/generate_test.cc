@@ -170,8 +170,9 @@ TEST(BoostedGenerateTest, DataParallel) {
 
 // Windows, soft caps, learned positions, a fused qkv, norms of heads, a parallel residual.
 TEST(BoostedGenerateTest, Families) {
-  const std::vector<std::string> families = {"hf_mistral", "hf_gemma2", "hf_gpt_neox", "hf_opt",
-                                             "hf_phi3",    "hf_olmo2",  "hf_qwen3"};
+  const std::vector<std::string> families = {"hf_mistral", "hf_gemma2",  "hf_gpt_neox",
+                                             "hf_opt",     "hf_phi3",    "hf_olmo2",
+                                             "hf_qwen3",   "hf_mixtral", "hf_qwen2_moe"};
   const std::vector<nn::GenerateOptions> options = {
       {.max_new_tokens = 11, .max_tokens = kPositions},
       {.max_new_tokens = 5, .temperature = 1, .top_k = 9, .top_p = 0.9, .seed = 3}};

@@ -54,7 +54,7 @@ class PluginRegistryTest : public ::testing::Test {
 
 TEST_F(PluginRegistryTest, HasThePluginsOfTheLibrary) {
   EXPECT_THAT(registry_.names(),
-              ElementsAre("ddp", "gemini", "hybrid", "single", "zero1", "zero2"));
+              ElementsAre("ddp", "gemini", "hybrid", "moe_hybrid", "single", "zero1", "zero2"));
   for (const std::string& name : registry_.names()) {
     EXPECT_TRUE(registry_.Make(name, world_, {}).ok()) << name;
     // What Defaults says is what a plugin without options has.
@@ -79,7 +79,7 @@ TEST_F(PluginRegistryTest, WrongNamesAndValuesSayWhatWouldBeRight) {
   EXPECT_TRUE(absl::IsNotFound(unknown));
   EXPECT_THAT(Message(unknown),
               AllOf(HasSubstr("unknown plugin \"zero\" (did you mean \"zero1\"?)"),
-                    HasSubstr("known: ddp, gemini, hybrid, single")));
+                    HasSubstr("known: ddp, gemini, hybrid, moe_hybrid, single")));
   EXPECT_TRUE(absl::IsNotFound(registry_.Defaults("zero").status()));
   EXPECT_THAT(ErrorOf("ddp", {{"reproducable", "1"}}),
               HasSubstr("plugin ddp: unknown option \"reproducable\" (did you mean "

@@ -54,7 +54,7 @@ TEST(PlanCommandTest, WrongInput) {
   expect("gpt2 --memory 0", 2, "it must be a size above 0");
   expect("gpt2 --set n_layer", 2, "--set takes KEY=VALUE, got \"n_layer\"");
   expect("gpt2 --set n_layer=-3", 2, "n_layer");
-  expect("gpt2 --set model_type=mixtral", 2, "mixtral");
+  expect("gpt2 --set model_type=mamba", 2, "mamba");
   expect("gpt2 --tokens 2000", 2, "tokens is 2000, the model takes at most 1024");
   expect("gpt2 --batch 7 --accumulate 2", 2, "batch 7 is not divisible by accumulate 2");
   expect("gpt2 --ranks 0", 2, "--ranks");

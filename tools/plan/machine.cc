@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -27,6 +29,18 @@ std::string RatesPath(const PlanFlags& flags) {
   return folder + "/apogee/rates.json";
 }
 
+// Another program that reads the file meanwhile sees the old text or the new one.
+absl::Status Replace(checkpoint::FileSystem& files, const std::string& path,
+                     const std::string& text) {
+  const std::string temporary = path + ".tmp-" + std::to_string(getpid());
+  std::error_code error;
+  absl::Status status = checkpoint::WriteTextFile(files, temporary, text);
+  if (status.ok()) std::filesystem::rename(temporary, path, error);
+  if (error) status = InvalidArgument(path, ": cannot be replaced: ", error.message());
+  if (!status.ok()) std::filesystem::remove(temporary, error);
+  return status;
+}
+
 absl::StatusOr<std::optional<plan::Machine>> Measured(const PlanFlags& flags,
                                                       const plan::TrainingSetup& setup,
                                                       int num_ranks) {
@@ -52,7 +66,7 @@ absl::StatusOr<std::optional<plan::Machine>> Measured(const PlanFlags& flags,
                                                 .setup = &setup}));
     plan::Merge(measured, rates);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    APOGEE_RETURN_IF_ERROR(checkpoint::WriteTextFile(*files, path, plan::ToJson(rates)));
+    APOGEE_RETURN_IF_ERROR(Replace(*files, path, plan::ToJson(rates)));
   } else if (!exists) {
     if (!flags.rates.empty()) return NotFound(path, ": there is no such file; add --measure");
     return std::optional<plan::Machine>();

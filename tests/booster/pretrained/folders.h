@@ -31,6 +31,13 @@ namespace apogee::pretrained {
 
 inline void Ignore(const std::string& /*notice*/) {}
 
+// `text` with its first `from` replaced.
+inline std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  APOGEE_CHECK(at != std::string::npos, "no \"", from, "\" in ", text);
+  return text.replace(at, from.size(), to);
+}
+
 // The config.json of a tiny model, with a field that no library knows.
 inline std::string TinyConfig(const std::string& family) {
   static const auto& texts = *new std::map<std::string, std::string>{
@@ -38,6 +45,7 @@ inline std::string TinyConfig(const std::string& family) {
       {"llama", R"("num_key_value_heads": 2)"},
       {"gemma2", R"("num_key_value_heads": 2, "head_dim": 6, "sliding_window": 3)"},
       {"qwen3", R"("num_key_value_heads": 2, "head_dim": 6)"},
+      {"mixtral", R"("num_key_value_heads": 2, "num_local_experts": 3)"},
       {"gpt_neox", R"("rotary_pct": 0.5)"},
       {"opt", R"("ffn_dim": 24, "dropout": 0.0)"},
       {"bert", R"("hidden_dropout_prob": 0.0)"},
@@ -45,7 +53,11 @@ inline std::string TinyConfig(const std::string& family) {
   const std::string sizes = family == "gpt2" ? "" : R"("hidden_size": 16, "intermediate_size": 24,
   "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 8,
   )";
-  return "{\n  \"model_type\": \"" + family + "\",\n  \"vocab_size\": 19,\n  " + sizes +
+  // Experts are smaller.
+  const bool experts = family == "mixtral";
+  const std::string inner =
+      experts ? Replaced(sizes, "\"intermediate_size\": 24", "\"intermediate_size\": 8") : sizes;
+  return "{\n  \"model_type\": \"" + family + "\",\n  \"vocab_size\": 19,\n  " + inner +
          texts.at(family) + R"(,
   "bos_token_id": 1,
   "eos_token_id": [2, 3],
@@ -54,13 +66,6 @@ inline std::string TinyConfig(const std::string& family) {
   "favourite_colour": {"name": "green", "rgb": [0, 1.50, 0]}
 }
 )";
-}
-
-// `text` with its first `from` replaced.
-inline std::string Replaced(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  APOGEE_CHECK(at != std::string::npos, "no \"", from, "\" in ", text);
-  return text.replace(at, from.size(), to);
 }
 
 // The model of a config with random values: norms and biases, too.

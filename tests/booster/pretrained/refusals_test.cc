@@ -90,10 +90,12 @@ class RefusalsTest : public ::testing::Test {
 
 TEST_F(RefusalsTest, AnUnknownModelType) {
   Reword("\"llama\"", "\"lama\"");
-  EXPECT_THAT(Message(MadeFrom(folder_)),
-              HasSubstr(folder_ + "/config.json: unknown model_type \"lama\" (did you mean "
-                                  "\"llama\"?); known: bert, gemma, gemma2, gpt2, gpt_neox, "
-                                  "llama, mistral, olmo2, opt, phi3, qwen2, qwen3, vit"));
+  EXPECT_THAT(
+      Message(MadeFrom(folder_)),
+      HasSubstr(folder_ + "/config.json: unknown model_type \"lama\" (did you mean "
+                          "\"llama\"?); known: bert, gemma, gemma2, gpt2, gpt_neox, "
+                          "llama, mistral, mixtral, olmo2, opt, phi3, qwen2, qwen2_moe, qwen3, "
+                          "qwen3_moe, vit"));
   Reword("\"lama\"", "\"mamba_of_another_kind\"");
   EXPECT_THAT(Message(MadeFrom(folder_)),
               AllOf(HasSubstr("unknown model_type \"mamba_of_another_kind\"; known: bert"),

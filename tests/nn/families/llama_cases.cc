@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Llama and what has its names: Mistral, Qwen, Gemma, OLMo 2.
+#include <set>
+
 #include "apogee/tests/nn/families/folder_reader.h"
 
 namespace apogee::nn::families_test {
@@ -36,10 +38,30 @@ struct LlamaOptions {
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
   bool head_norms = false;
   bool tied = false;
+  // In layers with experts, where they are, and how their matrices are called.
+  size_t experts = 0;
+  std::string mixture = "mlp.", matrices[3] = {"gate_proj", "up_proj", "down_proj"};
+  bool shared = false;
+  std::set<size_t> dense = {};
   // The names of a layer's norms, and the reference's.
   std::vector<std::pair<std::string, std::string>> norms = {
       {"before_attention", "input_layernorm"}, {"before_mlp", "post_attention_layernorm"}};
 };
+
+void Mixture(Reader& r, const std::string& at, const std::string& from,
+             const LlamaOptions& options) {
+  r.Linear(at + "router", from + "gate");
+  const std::string to[3] = {"gate", "up", "down"};
+  for (size_t e = 0; e < options.experts; ++e) {
+    const std::string number = std::to_string(e) + ".";
+    for (size_t m = 0; m < 3; ++m) {
+      r.Linear(at + "e" + number + to[m], from + "experts." + number + options.matrices[m]);
+    }
+  }
+  if (!options.shared) return;
+  GatedMlp(r, at + "shared.", from + "shared_expert.", false);
+  r.Linear(at + "shared_gate", from + "shared_expert_gate");
+}
 
 Transformer MakeLlama(Folder& folder, const LlamaOptions& options) {
   Reader r{folder, options.t};
@@ -53,7 +75,11 @@ Transformer MakeLlama(Folder& folder, const LlamaOptions& options) {
       r.Norm(at + "q_norm", from + "self_attn.q_norm");
       r.Norm(at + "k_norm", from + "self_attn.k_norm");
     }
-    GatedMlp(r, at, from + "mlp.", options.mlp_bias);
+    if (options.experts > 0 && !options.dense.contains(i)) {
+      Mixture(r, at, from + options.mixture, options);
+    } else {
+      GatedMlp(r, at, from + "mlp.", options.mlp_bias);
+    }
   }
   r.Norm("norm", "model.norm");
   r.Linear("head", options.tied ? "model.embed_tokens" : "lm_head");
@@ -187,6 +213,46 @@ Transformer Olmo2(Folder& folder) {
                                       {"after_mlp", "post_feedforward_layernorm"}}});
 }
 
+Transformer Mixtral(Folder& folder) {
+  return MakeLlama(folder, {.t = {.heads = 3,
+                                  .kv_heads = 1,
+                                  .layers = 2,
+                                  .eps = 1e-3,
+                                  .frequencies = Frequencies(1000, 4),
+                                  .windows = {3, 3},
+                                  .top_k = 2,
+                                  .normalise = true},
+                            .experts = 4,
+                            .mixture = "block_sparse_moe.",
+                            .matrices = {"w1", "w3", "w2"}});
+}
+
+Transformer Qwen2Moe(Folder& folder) {
+  return MakeLlama(folder, {.t = {.heads = 3,
+                                  .kv_heads = 3,
+                                  .layers = 3,
+                                  .eps = 1e-3,
+                                  .frequencies = Frequencies(1000, 4),
+                                  .top_k = 3},
+                            .qkv_bias = true,
+                            .experts = 5,
+                            .shared = true,
+                            .dense = {0, 2}});
+}
+
+Transformer Qwen3Moe(Folder& folder) {
+  return MakeLlama(folder, {.t = {.heads = 4,
+                                  .kv_heads = 2,
+                                  .layers = 3,
+                                  .eps = 1e-3,
+                                  .frequencies = Frequencies(1000, 6),
+                                  .top_k = 2,
+                                  .normalise = true},
+                            .head_norms = true,
+                            .experts = 3,
+                            .dense = {1}});
+}
+
 }  // namespace
 
 std::vector<FamilyCase> LlamaCases() {
@@ -217,6 +283,17 @@ std::vector<FamilyCase> LlamaCases() {
        TinyConfig("qwen3", 2, 4, theta + R"("num_key_value_heads": 1, "head_dim": 6,
           "use_sliding_window": true, "sliding_window": 3, "max_window_layers": 0)"),
        Qwen3Windows},
+      {"mixtral", TinyConfig("mixtral", 2, 3, theta + R"("num_key_value_heads": 1,
+          "num_local_experts": 4, "sliding_window": 3)"),
+       Mixtral},
+      {"qwen2_moe", TinyConfig("qwen2_moe", 3, 3, theta + R"("num_key_value_heads": 3,
+          "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 7,
+          "shared_expert_intermediate_size": 9, "decoder_sparse_step": 2)"),
+       Qwen2Moe},
+      {"qwen3_moe", TinyConfig("qwen3_moe", 3, 4, theta + R"("num_key_value_heads": 2,
+          "head_dim": 6, "num_local_experts": 3, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": [1])"),
+       Qwen3Moe},
       {"gemma2_types",
        TinyConfig("gemma2", 3, 4, theta + R"("num_key_value_heads": 2, "head_dim": 8,
           "sliding_window": 4, "query_pre_attn_scalar": 5, "attn_logit_softcapping": null,

@@ -13,6 +13,8 @@
 //   q, k, v, o          the layers of attention
 //   q_norm, k_norm      of each head, or of all heads together: their size tells
 //   gate, up, down      without a gate the MLP is down(activation(up(x)))
+//   router              then the MLPs are experts: e0.gate, e0.up, e0.down, e1.gate, ...
+//   shared.gate, shared.up, shared.down, shared_gate   of the expert that every token takes
 //   before_attention    norm of the branch's input; before_mlp likewise
 //   after_attention     of its output; after_mlp
 //   after_add_attention of the sum; after_add_mlp
@@ -62,6 +64,9 @@ struct Transformer {
   double score_cap = 0, logit_cap = 0;
   double embedding_scale = 1;
   double (*activation)(double) = Silu;
+  // Of layers with experts.
+  size_t top_k = 1;
+  bool normalise = false;
   std::map<std::string, Row> weights = {};
 
   bool Has(const std::string& name) const { return weights.contains(name); }
@@ -152,7 +157,33 @@ struct Transformer {
     return out;
   }
 
+  // The top_k experts with the largest probabilities; of equal ones the first.
+  Row Mixture(const std::string& at, const Row& x) const {
+    Row p = Linear(at + "router", x);
+    double sum = 0;
+    for (double& value : p) sum += value = std::exp(value);
+    for (double& value : p) value /= sum;
+    std::vector<size_t> order(p.size());
+    for (size_t e = 0; e < order.size(); ++e) order[e] = e;
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return p[a] > p[b]; });
+    double chosen = 0;
+    for (size_t j = 0; j < top_k; ++j) chosen += p[order[j]];
+    Row y(x.size());
+    for (size_t j = 0; j < top_k; ++j) {
+      const size_t e = order[j];
+      const Row own = Mlp(at + "e" + std::to_string(e) + ".", x);
+      const double weight = normalise ? p[e] / chosen : p[e];
+      for (size_t i = 0; i < y.size(); ++i) y[i] += weight * own[i];
+    }
+    if (!Has(at + "shared.up")) return y;
+    const Row shared = Mlp(at + "shared.", x);
+    const double weight = 1 / (1 + std::exp(-Linear(at + "shared_gate", x)[0]));
+    for (size_t i = 0; i < y.size(); ++i) y[i] += weight * shared[i];
+    return y;
+  }
+
   Row Mlp(const std::string& at, const Row& x) const {
+    if (Has(at + "router")) return Mixture(at, x);
     Row inner = Linear(at + "up", x);
     const Row gate = Has(at + "gate") ? Linear(at + "gate", x) : inner;
     for (size_t i = 0; i < inner.size(); ++i) {

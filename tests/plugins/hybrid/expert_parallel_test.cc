@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Expert parallelism: its traffic, what it refuses, and routers that fail. That it computes what
+// one rank computes is shown by the matrix (cells with "moe" and "ep").
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <numeric>
+
+#include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/booster/booster.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/decoder.h"
+#include "apogee/nn/moe/moe.h"
+#include "apogee/optim/momentum/sgd.h"
+#include "apogee/plugins/moe_hybrid_parallel.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
+
+namespace apogee {
+namespace expert_parallel_test {
+
+using comm::CollectiveKind;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::LaunchRanks;
+using testing::RunRanks;
+using testing::Says;
+
+constexpr int64_t kHidden = 16, kExperts = 8, kTopK = 2, kTokens = 6, kSamples = 3;
+
+nn::DecoderConfig Config() {
+  nn::DecoderConfig config{.vocab_size = 19, .num_layers = 2, .max_tokens = kTokens};
+  config.block.hidden_size = kHidden;
+  config.block.intermediate_size = 24;
+  config.block.num_heads = 4;
+  config.block.num_kv_heads = 2;
+  config.block.head_dim = 4;
+  config.block.init = nn::Init::Normal(0, 0.3);
+  config.block.moe = {.num_experts = kExperts, .top_k = kTopK, .intermediate_size = 12};
+  return config;
+}
+
+struct Trained {
+  Trained(const comm::World& world, const HybridParallelOptions& options,
+          const nn::DecoderConfig& config = Config())
+      : model(config), plugin(world, {}, options), booster(plugin) {
+    model.Initialize(world.context(), {.seed = 1});
+    optimizer.emplace(model.Parameters(), optim::SgdOptions{.lr = 0.1});
+  }
+  void Boost() {
+    boosted.emplace(booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()}));
+  }
+  Tensor Tokens(const comm::World& world) const {
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < kSamples * kTokens; ++i) {
+      ids.push_back((i * i * 7 + 3 * i + world.rank() * 5) % 19);
+    }
+    return Tensor::FromVector(ids, {kSamples, kTokens}, world.context());
+  }
+  void Backward(const Tensor& tokens) {
+    booster.backward(boosted->criterion(boosted->model(tokens), tokens), boosted->optimizer);
+  }
+
+  nn::Decoder model;
+  std::optional<optim::Sgd> optimizer;
+  MoeHybridParallelPlugin plugin;
+  Booster booster;
+  std::optional<Boosted> boosted;
+};
+
+// Per layer: the counts, rows to the experts and back; and in backward rows back and forth. The
+// bytes are those of the rows that leave a rank.
+TEST(ExpertParallelTest, OnlyRowsForOtherRanksAreSent) {
+  for (const int ep : {2, 4}) {
+    RunRanks(ep, [&](comm::World& world) {
+      Trained run(world, {.ep_size = ep});
+      run.Boost();
+      const comm::GroupPtr group = run.plugin.mesh().group(comm::Axis::kEp);
+      const auto used = [&](const std::function<void()>& fn) {
+        const comm::Traffic before = group->traffic();
+        fn();
+        return group->traffic() - before;
+      };
+      const Tensor tokens = run.Tokens(world);
+      Tensor loss;
+      const comm::Traffic forward =
+          used([&] { loss = run.boosted->criterion(run.boosted->model(tokens), tokens); });
+      int64_t leaving = 0;  // rows
+      for (const nn::Moe* layer : nn::MoeLayers(run.model)) {
+        const std::vector<int64_t>& counts = layer->record().counts;
+        const int64_t own = kExperts / ep, first = world.rank() * own;
+        const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+        EXPECT_EQ(all, kSamples * kTokens * kTopK);
+        leaving +=
+            all - std::accumulate(counts.begin() + first, counts.begin() + first + own, int64_t{0});
+      }
+      // The rows that came from others go back.
+      const Tensor coming =
+          Tensor::Full({1}, DType::kF64, static_cast<double>(leaving), world.context());
+      group->AllReduce(coming);
+      const int64_t counts_bytes = 2 * kExperts * 8, row = kHidden * 4;
+      const int64_t received =
+          (forward.bytes(CollectiveKind::kAllToAll) - counts_bytes) / row - leaving;
+      const Tensor all_received =
+          Tensor::Full({1}, DType::kF64, static_cast<double>(received), world.context());
+      group->AllReduce(all_received);
+      EXPECT_EQ(all_received.Item(), coming.Item());
+      EXPECT_EQ(forward.calls(CollectiveKind::kAllToAll), 2 * 3);
+      const comm::Traffic backward =
+          used([&] { run.booster.backward(loss, run.boosted->optimizer); });
+      EXPECT_EQ(backward.calls(CollectiveKind::kAllToAll), 2 * 2);
+      EXPECT_EQ(backward.bytes(CollectiveKind::kAllToAll), (leaving + received) * row);
+    });
+  }
+}
+
+TEST(ExpertParallelTest, WhatDoesNotFitIsRefused) {
+  RunRanks(4, [](comm::World& world) {
+    const auto boost = [&](const HybridParallelOptions& options,
+                           const nn::DecoderConfig& config = Config()) {
+      return [&world, options, config] { Trained(world, options, config).Boost(); };
+    };
+    EXPECT_THAT(boost({.ep_size = 3}),
+                Says(HasSubstr("ep_size 3 does not divide the world of 4 ranks")));
+    EXPECT_THAT(boost({.tp_size = 2, .ep_size = 4}),
+                Says(HasSubstr("ep_size 4 x tp_size 2 = 8 does not divide the world of 4 ranks")));
+    EXPECT_THAT(boost({.ep_size = 0}), Says(HasSubstr("ep_size must be at least 1, got 0")));
+    EXPECT_THAT(boost({.ep_size = 2, .stage = 3}), Says(HasSubstr("ep_size 2 needs stage 0 to 2")));
+    nn::DecoderConfig config = Config();
+    config.block.moe.num_experts = 6;
+    EXPECT_THAT(boost({.ep_size = 4}, config),
+                Says(HasSubstr("ep_size 4 does not divide the 6 experts of model.layers.0.mlp")));
+    config.block.moe = {};
+    EXPECT_THAT(boost({.ep_size = 2}, config), Says(HasSubstr("has no mixture of experts")));
+    config = Config();
+    config.block.moe.capacity_factor = 1;
+    Trained run(world, {.ep_size = 2}, config);
+    run.Boost();
+    EXPECT_THAT([&] { run.boosted->model(run.Tokens(world)); },
+                Says(AllOf(HasSubstr("capacity_factor 1 drops tokens by their order"),
+                           HasSubstr("leave it out"))));
+  });
+}
+
+// An expert that this rank lacks cannot be read by mistake.
+TEST(ExpertParallelTest, ValuesOfOtherRanksExperts) {
+  RunRanks(2, [](comm::World& world) {
+    Trained run(world, {.ep_size = 2});
+    run.Boost();
+    const auto other =
+        run.model.FindParameter(world.rank() == 0 ? "model.layers.0.mlp.experts.7.up_proj.weight"
+                                                  : "model.layers.0.mlp.experts.0.up_proj.weight");
+    EXPECT_FALSE(other->is_here());
+    EXPECT_THAT([&] { other->value(); }, Says(HasSubstr("is not on this rank: it is an expert's")));
+    for (const auto& parameter : run.model.Parameters()) {
+      EXPECT_EQ(run.plugin.WholeValue(*parameter).shape(), parameter->shape());
+    }
+  });
+}
+
+// One rank's router fails: every rank gets an error that says where, and nobody waits forever.
+TEST(ExpertParallelTest, ARouterWithoutNumbersEndsTheRun) {
+  const absl::Status status = LaunchRanks(
+      {.num_ranks = 4, .threads_per_rank = 1, .timeout_seconds = 30}, [](comm::World& world) {
+        Trained run(world, {.ep_size = 4});
+        run.Boost();
+        if (world.rank() == 2) {
+          const Tensor gate = run.model.FindParameter("model.layers.1.mlp.gate.weight")->data();
+          gate.Fill(std::numeric_limits<double>::quiet_NaN());
+        }
+        run.Backward(run.Tokens(world));
+      });
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr("rank 2"), HasSubstr("model.layers.1.mlp.gate"),
+                    HasSubstr("the score of expert 0 for token 0"), HasSubstr("is not a number")));
+}
+
+}  // namespace expert_parallel_test
+}  // namespace apogee
