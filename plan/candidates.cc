@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMaxTp = 8;   // within a machine
 constexpr int kMaxPp = 16;  // stages
+constexpr int kMaxEp = 64;
 
 std::string Text(int64_t number) { return std::to_string(number); }
 
@@ -29,6 +30,32 @@ Candidate Hybrid(const TrainingSetup& setup, int num_ranks, int pp, int tp, int 
   if (made.dp() > 1) made.name += " zero" + Text(stage);
   made.options["stage"] = Text(stage);
   return made;
+}
+
+Candidate Experts(int num_ranks, int ep, int tp) {
+  Candidate made{.plugin = "moe_hybrid", .num_ranks = num_ranks, .tp = tp, .ep = ep};
+  made.name = "moe_hybrid dp" + Text(made.dp()) + " ep" + Text(ep);
+  made.options = {{"ep_size", Text(ep)}, {"stage", "1"}};
+  if (tp > 1) {
+    made.name += " tp" + Text(tp);
+    made.options["tp_size"] = Text(tp);
+  }
+  made.name += " zero1";
+  return made;
+}
+
+// How many of the data-parallel ranks may share experts: 8 within a machine, and the most.
+std::vector<int> ExpertSizes(int64_t num_experts, int dp) {
+  std::vector<int> sizes;
+  for (int ep = 2; ep <= kMaxEp; ep *= 2) {
+    if (num_experts == 0 || num_experts % ep != 0 || dp % ep != 0) break;
+    if (sizes.empty() || sizes.back() == 8) {
+      sizes.push_back(ep);
+    } else {
+      sizes.back() = ep;
+    }
+  }
+  return sizes;
 }
 
 // "stage = 1" of {"stage", "1"}.
@@ -87,6 +114,12 @@ std::vector<Candidate> Candidates(const TrainingSetup& setup, int num_ranks, boo
       if (pp == 1 && num_ranks > tp) all.push_back(Hybrid(setup, num_ranks, pp, tp, 3));
     }
   }
+  for (int tp = 1; tp <= kMaxTp; tp *= 2) {
+    if (num_ranks % tp != 0 || (tp > 1 && setup.num_kv_heads % tp != 0)) break;
+    for (const int ep : ExpertSizes(setup.num_experts, num_ranks / tp)) {
+      all.push_back(Experts(num_ranks, ep, tp));
+    }
+  }
   return all;
 }
 
@@ -124,6 +157,8 @@ std::string CodeOf(const Candidate& candidate, const TrainingSetup& setup) {
   } else if (candidate.plugin == "gemini") {
     if (!options.empty()) more = ", {.placement = " + Assignments(options) + "}";
     lines += "GeminiPlugin plugin(world.group(), training" + more + ");\n";
+  } else if (candidate.plugin == "moe_hybrid") {
+    lines += "MoeHybridParallelPlugin plugin(world, training, " + Assignments(options) + ");\n";
   } else if (candidate.plugin == "hybrid") {
     lines += "HybridParallelPlugin plugin(world, training, " + Assignments(options) + ");\n";
   } else {

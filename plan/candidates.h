@@ -21,6 +21,7 @@ struct Candidate {
   optim::OptionMap options = {};  // of the plugin
   int num_ranks = 1;
   int pp = 1, tp = 1;  // the rest of the ranks is data parallel
+  int ep = 1;          // of these, the ranks that share the experts of a layer
 
   int dp() const { return num_ranks / (pp * tp); }
   // One rank of each role: the first of every pipeline stage. And the one that has the role of
@@ -29,8 +30,8 @@ struct Candidate {
   int RoleOf(int rank) const { return rank - rank % (dp() * tp); }
 };
 
-// The simplest first: one rank, ddp, zero1, zero2, gemini, then hybrid meshes. Tensor parallelism
-// stays within 8 ranks. The micro-batches of a pipeline have one sample. `offload`: with optimizer
+// The simplest first: one rank, ddp, zero1, zero2, gemini, then hybrid meshes, and with experts
+// those of expert parallelism. Tensor parallelism stays within 8 ranks. The micro-batches of a pipeline have one sample. `offload`: with optimizer
 // data in the host's memory, where a plugin can.
 std::vector<Candidate> Candidates(const TrainingSetup& setup, int num_ranks, bool offload = false);
 

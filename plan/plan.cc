@@ -88,7 +88,7 @@ void FindChange(PlanReport& report) {
   const auto is_far = [&](const Candidate& candidate) {
     return std::ranges::none_of(nearest, [&](const Candidate& other) {
       return candidate.plugin == other.plugin && candidate.pp == other.pp &&
-             candidate.tp == other.tp;
+             candidate.tp == other.tp && candidate.ep == other.ep;
     });
   };
   for (const Change& change : ChangesOf(report.setup, report.options.num_ranks)) {

@@ -31,9 +31,10 @@ absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::
                           nn::ParseDecoderHfConfig(json, path, [](auto&) {}));
   setup.num_layers = config.num_layers;
   setup.num_kv_heads = config.block.num_kv_heads;
-  if (config.block.moe.num_experts > 0) {
-    setup.assumption = internal::Concat("the ", config.block.moe.num_experts,
-                                        " experts of a layer get equally many tokens");
+  setup.num_experts = config.block.moe.num_experts;
+  if (setup.num_experts > 0) {
+    setup.assumption =
+        internal::Concat("the ", setup.num_experts, " experts of a layer get equally many tokens");
   }
   setup.make_model = [config](bool recompute) {
     nn::DecoderConfig chosen = config;

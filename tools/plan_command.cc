@@ -112,7 +112,7 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
   command->add_option("--only", flags->options.only,
                       "Only plugins and meshes with this text in their name");
   command->add_flag("--measure", flags->measure,
-                    "Measure this machine's kernels and collectives (about 20 s) and keep them in "
+                    "Measure this machine's kernels and collectives (about 40 s) and keep them in "
                     "the file of --rates");
   command->add_option("--rates", flags->rates,
                       "The file of measured rates; default: apogee/rates.json in "

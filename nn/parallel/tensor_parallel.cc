@@ -101,8 +101,9 @@ TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr 
   }
 }
 
-void TensorParallel::Apply() {
+void TensorParallel::Apply(const std::function<void(autograd::Parameter&)>& before) {
   for (const autograd::ParameterPtr& parameter : model_.Parameters()) {
+    if (before) before(*parameter);
     const TensorShard* shard = ShardOf(*parameter);
     if (shard == nullptr || !parameter->is_here()) continue;
     Tensor part = CutLocal(*shard, parameter->data(), group_->rank(), group_->size());

@@ -13,6 +13,7 @@
 #ifndef APOGEE_NN_PARALLEL_TENSOR_PARALLEL_H_
 #define APOGEE_NN_PARALLEL_TENSOR_PARALLEL_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -48,7 +49,10 @@ class TensorParallel {
   // `group` is not null. The model must outlive this object.
   TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr group,
                  const TensorParallelOptions& options = {});
-  void Apply();
+  // `before`, if not null, is called with each parameter before its value is sharded, in the order
+  // of Parameters(). It may give the parameter its value, so that no rank needs room for all values
+  // at once; or take the parameter away (Parameter::is_here).
+  void Apply(const std::function<void(autograd::Parameter&)>& before = nullptr);
 
   // True if a rule of the plan selects the module.
   bool IsNamed(const Module& module) const;

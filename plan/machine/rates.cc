@@ -116,7 +116,7 @@ absl::StatusOr<Machine> MachineOf(const Rates& rates, int num_ranks, int threads
   if (best == nullptr) {
     return NotFound("no rates were measured for ranks of ", threads,
                     threads == 1 ? " thread" : " threads", " in ", Name(precision),
-                    "; add --measure (about 20 s)");
+                    "; add --measure (about 40 s)");
   }
   return Machine{.name = rates.processor,
                  .kernels = best->kernels,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apogee/core/text/text.h"
+#include "apogee/plugins/hybrid/exchange_group.h"
 #include "apogee/plugins/replicas.h"
 
 namespace apogee {
@@ -56,7 +57,8 @@ void HybridSequence::AddProblems(nn::Module& model, const nn::parallel::Parallel
 void HybridSequence::Prepare(nn::Module& model, const nn::parallel::ParallelPlan& plan,
                              const comm::Mesh& mesh) {
   if (!is_on()) return;
-  const comm::GroupPtr group = mesh.group(uses_tp() ? comm::Axis::kTp : comm::Axis::kSp);
+  const comm::GroupPtr group =
+      uses_tp() ? mesh.group(comm::Axis::kTp) : ExchangeGroup(mesh, comm::Axis::kSp);
   parallel_ =
       std::make_unique<nn::parallel::SequenceParallel>(model, plan, options_.sp_mode, group);
 }

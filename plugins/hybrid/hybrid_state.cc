@@ -9,6 +9,8 @@
 #include "apogee/core/text/text.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/gemini.h"
+#include "apogee/plugins/hybrid/elsewhere.h"
+#include "apogee/plugins/hybrid/exchange_group.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
@@ -201,16 +203,20 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
   if (pipeline_.is_on()) {
     CutIntoStages(model, optimizer);
   } else if (is_cut()) {
-    SyncReplicas("hybrid_parallel", model, optimizer, world_.group());
+    SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
   }
+  if (options_.ep_size > 1) SpreadExperts(model);
+  const PrecisionPolicy policy(training_, model);
+  const auto take = [&](autograd::Parameter& parameter) { TakeValue(parameter, policy); };
   if (options_.tp_size > 1) {
     parallel_ = std::make_unique<nn::parallel::TensorParallel>(
         model, *std::move(plan), mesh_->group(comm::Axis::kTp),
         nn::parallel::TensorParallelOptions{.cut_sequence = sequence_.uses_tp(),
                                             .keeps_experts = options_.ep_size > 1});
-    parallel_->Apply();
+    parallel_->Apply(take);
+  } else {
+    for (const autograd::ParameterPtr& parameter : model.Parameters()) take(*parameter);
   }
-  if (options_.ep_size > 1) CutExperts(model);
   for (size_t i = 0; is_cut() && i < cut_multiples.size(); ++i) {
     optim::ParamView& view = optimizer.views()[i];
     if (!view.parameter()->is_here()) BindElsewhere(view, cut_multiples[i]);
@@ -232,19 +238,23 @@ int HybridParallelPlugin::State::DataRank() const {
          mesh().coordinate(comm::Axis::kEp);
 }
 
-void HybridParallelPlugin::State::CutExperts(nn::Module& model) {
-  const comm::GroupPtr ep = mesh_->group(comm::Axis::kEp);
-  const comm::GroupPtr tp = mesh_->group(comm::Axis::kTp);
-  experts_ = std::make_unique<nn::parallel::ExpertParallel>(model, ep, tp);
+void HybridParallelPlugin::State::SpreadExperts(nn::Module& model) {
+  experts_ = std::make_unique<nn::parallel::ExpertParallel>(
+      model, ExchangeGroup(*mesh_, comm::Axis::kEp), mesh_->group(comm::Axis::kTp));
   experts_->Apply();
-  const PrecisionPolicy policy(training_, model);
-  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    const int holder = experts_->HolderOf(*parameter);
-    if (holder < 0 || holder == ep->rank() || !parameter->is_here()) continue;
-    DropValue(*parameter, policy.Of(*parameter),
-              internal::Concat("it is an expert's on rank ", holder, " of the ep group, this is ",
-                               ep->rank(), "; tokens are sent there"));
-  }
+}
+
+// One value after the other, so that no rank needs room for the whole model.
+void HybridParallelPlugin::State::TakeValue(autograd::Parameter& parameter,
+                                            const PrecisionPolicy& policy) {
+  // Stages have sent their values before.
+  if (is_cut() && !pipeline_.is_on()) SyncValue(parameter, world_.group());
+  if (experts_ == nullptr || !parameter.is_here()) return;
+  const int holder = experts_->HolderOf(parameter), own = experts_->group()->rank();
+  if (holder < 0 || holder == own) return;
+  DropValue(parameter, policy.Of(parameter),
+            internal::Concat("it is an expert's on rank ", holder, " of the ep group, this is ",
+                             own, "; tokens are sent there"));
 }
 
 void HybridParallelPlugin::State::CutIntoStages(nn::Module& model, optim::Optimizer& optimizer) {

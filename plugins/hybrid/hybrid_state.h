@@ -37,7 +37,8 @@ struct HybridParallelPlugin::State {
   bool is_cut() const { return options_.tp_size > 1 || options_.ep_size > 1 || pipeline_.is_on(); }
   int DataRank() const;
   // Drops the experts that other ranks hold.
-  void CutExperts(nn::Module& model);
+  void SpreadExperts(nn::Module& model);
+  void TakeValue(autograd::Parameter& parameter, const PrecisionPolicy& policy);
   bool IsExpert(const autograd::Parameter& parameter) const {
     return experts_ != nullptr && experts_->IsExpert(parameter);
   }

@@ -85,7 +85,7 @@ TEST(MachineTest, TheFileKeepsTheRates) {
   EXPECT_DOUBLE_EQ(machine.SecondsOf(CollectiveKind::kAllReduce, 1000, {0, 1}), 7e-6 + 8e-7);
   EXPECT_DOUBLE_EQ(machine.SecondsOf({"matmul", DType::kF32, 1e6, 0}), 4e-6 + 5e-5);
   EXPECT_THAT(Message(MachineOf(rates, 2, 2, Precision::kF32).status()),
-              "no rates were measured for ranks of 2 threads in f32; add --measure (about 20 s)");
+              "no rates were measured for ranks of 2 threads in f32; add --measure (about 40 s)");
   EXPECT_FALSE(MachineOf(rates, 2, 1, Precision::kBf16).ok());
   Rates newer = Some();
   newer.sets[0].kernels["matmul f32"].seconds_per_call = 1;

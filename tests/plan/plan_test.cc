@@ -129,6 +129,36 @@ TEST(PlanTest, TheCodeNamesTheOptions) {
                               "8, .pp_size = 2, .stage = 1});")));
 }
 
+// The experts of a rank are fewer; the rest is as without expert parallelism.
+TEST(PlanTest, ExpertsOverRanks) {
+  TrainingSetup setup = ValueOrThrow(SetupOfConfig(
+      R"({"model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 160,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "num_local_experts": 8, "max_position_embeddings": 256})",
+      "mixtral"));
+  setup.batch = 16;
+  setup.tokens = 128;
+  const PlanReport report = ValueOrThrow(Plan(setup, {.num_ranks = 4}));
+  constexpr int64_t kExperts = 2 * 8 * 3 * 64 * 160 * 4;  // bytes of their values
+  const int64_t held = report.num_parameters * 4 - kExperts * 3 / 4;
+  const PlanRow& experts = RowOf(report, "moe_hybrid dp4 ep4 zero1");
+  // For a moment the values, the chunks that they move to, and one more value.
+  EXPECT_GE(PeakOf(experts, MemoryCategory::kParameter), held);
+  EXPECT_LE(PeakOf(experts, MemoryCategory::kParameter), 2 * held + 1000 * 64 * 4);
+  EXPECT_LT(PeakOf(experts, MemoryCategory::kGradient),
+            PeakOf(RowOf(report, "zero1"), MemoryCategory::kGradient) - kExperts / 2);
+  const PlanRow& cut = RowOf(report, "moe_hybrid dp2 ep2 tp2 zero1");
+  EXPECT_EQ(cut.refusal, "");
+  // Of 4 samples' rows, two per token, 3/4 leave a rank: to the experts and back, and the same in
+  // backward; and the counts of all experts. In two layers.
+  constexpr int64_t kRows = 4 * 128 * 2 * 3 / 4 * 64 * 4;
+  EXPECT_EQ(experts.largest.step.traffic.bytes(comm::CollectiveKind::kAllToAll),
+            2 * (4 * kRows + 8 * 8));
+  EXPECT_THAT(
+      CodeOf(experts.candidate, setup),
+      HasSubstr("MoeHybridParallelPlugin plugin(world, training, {.ep_size = 4, .stage = 1});"));
+}
+
 TEST(PlanTest, Json) {
   const PlanReport report = ValueOrThrow(Plan(Small(), {.num_ranks = 2, .device_bytes = 1 << 20}));
   const auto json = nlohmann::json::parse(JsonOf(report));

@@ -38,7 +38,7 @@ struct PlanFlags {
 };
 
 absl::StatusOr<plan::TrainingSetup> SetupOf(const PlanFlags& flags);
-// None if nothing has been measured or declared. With flags.measure it measures, about 20 s.
+// None if nothing has been measured or declared. With flags.measure it measures, about 40 s.
 // `num_ranks`: of the largest world.
 absl::StatusOr<std::optional<plan::Machine>> MachineOf(const PlanFlags& flags,
                                                        const plan::TrainingSetup& setup,

@@ -59,7 +59,7 @@ absl::StatusOr<std::optional<plan::Machine>> Measured(const PlanFlags& flags,
       rates = std::move(kept);
   }
   if (flags.measure) {
-    std::cerr << "apogee plan: measuring, about 20 s\n";
+    std::cerr << "apogee plan: measuring, about 40 s\n";
     APOGEE_ASSIGN_OR_RETURN(const plan::Rates measured,
                             plan::MeasureRates({.threads = flags.options.threads_per_rank,
                                                 .precision = setup.training.precision,

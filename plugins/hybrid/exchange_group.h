@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The group in which ranks exchange activations along an axis, inside forward and backward.
+//
+//   const comm::GroupPtr sp = ExchangeGroup(mesh, comm::Axis::kSp);
+#ifndef APOGEE_PLUGINS_HYBRID_EXCHANGE_GROUP_H_
+#define APOGEE_PLUGINS_HYBRID_EXCHANGE_GROUP_H_
+
+#include <chrono>
+
+#include "apogee/comm/mesh.h"
+
+namespace apogee {
+
+// The mesh's group, or a duplicate of it if gradients are averaged over the same ranks. A rank that
+// lacks a gradient starts that average later than others: in one group, ranks would then call
+// collectives in different orders. Collective. Not null: the axis has several ranks.
+inline comm::GroupPtr ExchangeGroup(const comm::Mesh& mesh, comm::Axis axis) {
+  constexpr std::chrono::seconds kTimeout{60};
+  const comm::GroupPtr group = mesh.group(axis);
+  const comm::GroupPtr gradients = mesh.group({comm::Axis::kDp, comm::Axis::kSp, comm::Axis::kEp});
+  return group == gradients ? group->Duplicate(kTimeout) : group;
+}
+
+}  // namespace apogee
+
+#endif  // APOGEE_PLUGINS_HYBRID_EXCHANGE_GROUP_H_
