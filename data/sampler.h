@@ -88,7 +88,8 @@ class ShuffleSampler : public Sampler {
 // As `window` choose the number of samples that a rank uses per optimizer step. Then the ranks
 // together use in each step the samples that one rank with the whole batch would use. Each rank's
 // part is contiguous, so sums over ranks can equal one rank's sums over micro-batches, in the same
-// order.
+// order. If the loss is not a mean over samples (batch norm, auxiliary losses of experts), choose
+// the number per micro-batch: then the ranks together also have one rank's micro-batches.
 class DistributedSampler : public Sampler {
  public:
   // Throws Error for a rank outside [0, num_ranks), for more ranks than samples, and for a stream

@@ -79,6 +79,7 @@
 #include "apogee/data/tokenizer/tokenizer.h"
 #include "apogee/driver/command_line.h"
 #include "apogee/driver/corpus.h"
+#include "apogee/driver/expert_loads.h"
 #include "apogee/driver/model_flags.h"
 #include "apogee/driver/model_folder.h"
 #include "apogee/driver/plugin_flags.h"

@@ -24,8 +24,9 @@ std::string DescribeRanks(const comm::World& world) {
 std::string DescribeMesh(const comm::World& world, const HybridParallelOptions& options) {
   const int replicas = world.size() / (options.pp_size * options.tp_size);
   const std::string mesh = "tp " + std::to_string(options.tp_size) + ", dp " +
-                           std::to_string(replicas) + ", ZeRO stage " +
-                           std::to_string(options.stage);
+                           std::to_string(replicas) +
+                           (options.ep_size == 1 ? "" : ", ep " + std::to_string(options.ep_size)) +
+                           ", ZeRO stage " + std::to_string(options.stage);
   if (options.pp_size == 1) return ": " + mesh;
   return ": pp " + std::to_string(options.pp_size) + ", " + mesh + ", " + Name(options.schedule) +
          " with " + std::to_string(options.num_microbatches) + " micro-batches";

@@ -106,6 +106,7 @@ class RankRun {
         {*model_, world_.context(), criterion_,
          [this](const autograd::Parameter& p, const Tensor& t) { return PartOf(p, t); }});
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
+    if (hybrid_ != nullptr) SabotageExperts(sabotage_, *model_, *boosted_, *hybrid_);
   }
 
   void Train() {

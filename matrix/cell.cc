@@ -48,7 +48,7 @@ void AppendIgnored(const Catalog& catalog, const std::string& optimizer,
                    const PluginVariant& plugin, int world, std::vector<Cell>& cells) {
   std::vector<std::string> models = plugin.workloads;
   std::erase_if(models, [&](const std::string& model) {
-    return model == "fed" || IsF64Only(catalog, model);
+    return model == "fed" || (IsF64Only(catalog, model) && plugin.ep == 1);
   });
   // CAME divides by the distance of an update from its average. In the deep models, with few
   // samples per step after targets are ignored, that turns one rank's rounding errors into 1e-5:
@@ -149,8 +149,8 @@ void AppendFamilies(const Catalog& catalog, std::vector<Cell>& cells) {
   }
 }
 
-// Optimizers with 1-bit messages need whole local gradients. Plugins that shard, or that promise
-// the same bits for any number of ranks, refuse them at boost. split_gather at stage 3 refuses
+// Optimizers with 1-bit messages need whole local gradients. Plugins that shard, also experts, or
+// that promise the same bits for any number of ranks, refuse them at boost. split_gather at stage 3 refuses
 // optimizers that update inside backward.
 bool IsOffered(const std::string& optimizer, const PluginVariant& plugin,
                const optim::OptimizerRegistry& optimizers) {
@@ -160,7 +160,7 @@ bool IsOffered(const std::string& optimizer, const PluginVariant& plugin,
     return false;
   }
   if (!optimizers.TakesLocalGradients(optimizer)) return true;
-  for (const char* word : {"zero1", "zero2", "gemini", "reproducible"}) {
+  for (const char* word : {"zero1", "zero2", "gemini", "reproducible", "_ep"}) {
     if (plugin.name.find(word) != std::string::npos) return false;
   }
   return true;

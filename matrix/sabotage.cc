@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "apogee/core/text/text.h"
+#include "apogee/nn/parallel/experts/expert_parallel.h"
+#include "apogee/optim/core/group_stat_reducer.h"
+#include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::matrix {
 namespace {
@@ -19,7 +22,8 @@ class DoneWork : public comm::Work {
 }  // namespace
 
 std::vector<std::string> SabotageNames() {
-  return {"none", "local_stats", "drop_collective", "none_as_zero", "no_update"};
+  return {"none",        "local_stats",     "drop_collective",   "none_as_zero",        "no_update",
+          "expert_mean", "norm_without_ep", "aux_loss_per_rank", "router_gradient_lost"};
 }
 
 Sabotage SabotageFromName(const std::string& name) {
@@ -54,6 +58,10 @@ std::shared_ptr<comm::Work> UnsummedGroup::Submit(comm::CollectiveCall call) {
     case CollectiveKind::kBroadcast:
       return inner_->BroadcastAsync(call.output, call.root);
     case CollectiveKind::kAllToAll:
+      if (!call.input_counts.empty()) {
+        return inner_->AllToAllAsync(call.output, call.output_counts, call.input,
+                                     call.input_counts);
+      }
       return inner_->AllToAllAsync(call.output, call.input);
     case CollectiveKind::kSend:
       return inner_->SendAsync(call.input, call.root);
@@ -63,6 +71,30 @@ std::shared_ptr<comm::Work> UnsummedGroup::Submit(comm::CollectiveCall call) {
       return inner_->BarrierAsync();
   }
   Throw("no such collective");
+}
+
+void SabotageExperts(Sabotage sabotage, nn::Module& model, optim::Optimizer& optimizer,
+                     const HybridParallelPlugin& plugin) {
+  using enum comm::Axis;
+  const nn::parallel::ExpertParallel* experts = plugin.expert_parallel();
+  const auto ep = static_cast<double>(plugin.mesh().size(kEp));
+  if (sabotage == Sabotage::kNormWithoutEp) {
+    const comm::GroupPtr others = plugin.mesh().group({kPp, kDp, kSp, kTp});
+    optimizer.set_stat_reducer(
+        others == nullptr ? nullptr : std::make_unique<optim::GroupStatReducer>(others));
+  }
+  if (sabotage == Sabotage::kAuxLossPerRank) model.set_batch_sum(nullptr);
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (!parameter->is_here()) continue;
+    double factor = 1;
+    if (sabotage == Sabotage::kExpertMean && experts->IsExpert(*parameter)) factor = ep;
+    const bool routes = parameter->name().ends_with("mlp.gate.weight");
+    if (sabotage == Sabotage::kRouterGradientLost && routes) factor = 0;
+    if (factor == 1) continue;
+    parameter->AddGradHook([factor](autograd::Parameter& own) {
+      if (own.has_grad()) own.set_grad(ops::Scale(own.grad(), factor));
+    });
+  }
 }
 
 void FillAbsentGradients(optim::Optimizer& optimizer) {

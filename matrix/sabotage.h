@@ -6,6 +6,13 @@
 //   drop_collective  gradients are not reduced over the ranks
 //   none_as_zero     an absent gradient becomes a gradient of zeros
 //   no_update        step() does nothing
+//
+// Of models with experts:
+//
+//   expert_mean           gradients of experts are sums over the ep group, not means
+//   norm_without_ep       statistics and the norm are not summed over the axis ep
+//   aux_loss_per_rank     auxiliary losses count the tokens of this rank only
+//   router_gradient_lost  routers get gradients of zeros
 #ifndef APOGEE_MATRIX_SABOTAGE_H_
 #define APOGEE_MATRIX_SABOTAGE_H_
 
@@ -15,10 +22,21 @@
 
 #include "apogee/comm/group.h"
 #include "apogee/optim/optimizer.h"
+#include "apogee/plugins/hybrid_parallel.h"
 
 namespace apogee::matrix {
 
-enum class Sabotage : int { kNone, kLocalStats, kDropCollective, kNoneAsZero, kNoUpdate };
+enum class Sabotage : int {
+  kNone,
+  kLocalStats,
+  kDropCollective,
+  kNoneAsZero,
+  kNoUpdate,
+  kExpertMean,
+  kNormWithoutEp,
+  kAuxLossPerRank,
+  kRouterGradientLost,
+};
 
 // The names above, with "none" first.
 std::vector<std::string> SabotageNames();
@@ -39,6 +57,10 @@ class UnsummedGroup : public comm::Group {
  private:
   comm::GroupPtr inner_;
 };
+
+// Call it after boost: the sabotages of models with experts. Others do nothing.
+void SabotageExperts(Sabotage sabotage, nn::Module& model, optim::Optimizer& optimizer,
+                     const HybridParallelPlugin& plugin);
 
 // Call it before a step: gives every trainable parameter without a gradient a gradient of zeros.
 void FillAbsentGradients(optim::Optimizer& optimizer);

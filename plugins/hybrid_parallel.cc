@@ -78,6 +78,9 @@ const nn::parallel::TensorParallel* HybridParallelPlugin::tensor_parallel() cons
 const nn::parallel::SequenceParallel* HybridParallelPlugin::sequence_parallel() const {
   return state_->sequence_.parallel();
 }
+const nn::parallel::ExpertParallel* HybridParallelPlugin::expert_parallel() const {
+  return state_->experts_.get();
+}
 comm::GroupPtr HybridParallelPlugin::gather_group() const {
   return gemini() == nullptr ? nullptr : gemini()->gather_group();
 }

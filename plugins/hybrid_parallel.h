@@ -116,6 +116,7 @@
 namespace apogee {
 
 namespace nn::parallel {
+class ExpertParallel;
 class SequenceParallel;
 class TensorParallel;
 }  // namespace nn::parallel
@@ -202,6 +203,9 @@ class HybridParallelPlugin : public Plugin {
   // After boost, with an sp_mode: the tokens this rank has (nn/parallel/sequence_parallel.h); else
   // null.
   const nn::parallel::SequenceParallel* sequence_parallel() const;
+  // After boost, with ep_size above 1: who holds which experts
+  // (nn/parallel/experts/expert_parallel.h); else null.
+  const nn::parallel::ExpertParallel* expert_parallel() const;
   // With stage 3: the plugin that shards this rank's part of the model over dp x sp
   // (plugins/gemini.h); else null.
   const GeminiPlugin* gemini() const;

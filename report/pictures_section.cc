@@ -33,6 +33,7 @@ std::string PicturesSection(const Runs& runs) {
     if (!run.shard_map.empty()) pictures += Figure(run.shard_map);
     if (!run.chunk_map.empty()) pictures += Figure(run.chunk_map);
     if (!run.timelines.empty()) pictures += Timeline(run, RunId(i));
+    if (!run.expert_loads.empty()) pictures += Figure(run.expert_loads);
     if (!pictures.empty()) text += heading + pictures;
     std::vector<std::string> absent;
     if (run.shard_map.empty()) absent.emplace_back("who holds what (shard_map.svg)");

@@ -4,19 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <limits>
-#include <map>
-#include <sstream>
 #include <string>
-#include <system_error>
 #include <utility>
-#include <vector>
 
 #include "apogee/booster/metrics/progress.h"
+#include "apogee/booster/metrics/step_rows.h"
 #include "apogee/booster/metrics/tensorboard.h"
 #include "apogee/booster/run_lock.h"
-#include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/core/text/printable.h"
 
 namespace apogee {
@@ -61,49 +55,6 @@ std::string MemoryJson(const MemoryLedger& ledger) {
       .Close();
 }
 
-// Returns the rows up to `step`, one per step. Of several rows of a step, which an interrupted
-// program may have left, the last stays. Drops an incomplete last line.
-absl::StatusOr<std::map<int64_t, std::string>> RowsUpTo(const std::string& path, int64_t step) {
-  APOGEE_ASSIGN_OR_RETURN(const std::string text,
-                          checkpoint::ReadTextFile(*checkpoint::RealFileSystem(), path,
-                                                   std::numeric_limits<int64_t>::max()));
-  std::map<int64_t, std::string> rows;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line) && !lines.eof();) {
-    long long row = 0;
-    if (std::sscanf(line.c_str(), "{\"step\":%lld,", &row) == 1 && row <= step) rows[row] = line;
-  }
-  return rows;
-}
-
-struct OpenedRows {
-  std::unique_ptr<LineFile> file;
-  int64_t last_step = 0;  // of the rows that stay; 0: no rows
-};
-
-// Opens a file of rows: empty, or with the rows up to `resumed_step`. Replaces it atomically, so
-// that the rows to keep are never missing.
-absl::StatusOr<OpenedRows> OpenRows(const std::string& path, int64_t resumed_step) {
-  OpenedRows opened;
-  if (resumed_step == 0) {
-    APOGEE_ASSIGN_OR_RETURN(opened.file, LineFile::Create(path));
-    return opened;
-  }
-  APOGEE_RETURN_IF_ERROR(LineFile::Continue(path).status());  // the error for links and the like
-  APOGEE_ASSIGN_OR_RETURN(const auto rows, RowsUpTo(path, resumed_step));
-  std::string kept;
-  for (const auto& [step, line] : rows) kept += line + "\n";
-  if (!rows.empty()) opened.last_step = rows.rbegin()->first;
-  const std::string temporary = path + ".tmp";
-  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> file, LineFile::Create(temporary));
-  APOGEE_RETURN_IF_ERROR(file->Append(kept));
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) return DataLoss("cannot write ", path, ": ", error.message());
-  APOGEE_ASSIGN_OR_RETURN(opened.file, LineFile::Continue(path));
-  return opened;
-}
-
 absl::Status CheckLoss(const char* what, int64_t step, double loss) {
   if (std::isfinite(loss)) return absl::OkStatus();
   return InvalidArgument("step ", step, ": the ", what, " is ",
@@ -131,10 +82,10 @@ absl::StatusOr<std::unique_ptr<MetricsLogger>> MetricsLogger::Create(
 
 absl::Status MetricsLogger::OpenFiles() {
   APOGEE_RETURN_IF_ERROR(MakeOutputFolder(options_.out));
-  APOGEE_ASSIGN_OR_RETURN(OpenedRows steps,
-                          OpenRows(options_.out + "/metrics.jsonl", options_.resumed_step));
-  APOGEE_ASSIGN_OR_RETURN(OpenedRows validations,
-                          OpenRows(options_.out + "/validation.jsonl", options_.resumed_step));
+  APOGEE_ASSIGN_OR_RETURN(OpenedStepRows steps,
+                          OpenStepRows(options_.out + "/metrics.jsonl", options_.resumed_step));
+  APOGEE_ASSIGN_OR_RETURN(OpenedStepRows validations,
+                          OpenStepRows(options_.out + "/validation.jsonl", options_.resumed_step));
   steps_ = std::move(steps.file);
   validations_ = std::move(validations.file);
   last_validated_step_ = validations.last_step;

@@ -24,6 +24,9 @@ constexpr const char* kSizes = R"("hidden_size": 64,
   "num_hidden_layers": 2,
   "num_attention_heads": 4,
   "max_position_embeddings": 256)";
+// Every token takes two of four experts.
+constexpr const char* kExperts = R"("num_experts_per_tok": 2,
+  "router_aux_loss_coef": 0.02)";
 constexpr const char* kGated = R"("intermediate_size": 160,
   "num_key_value_heads": 2,
   "rms_norm_eps": 1e-05)";
@@ -61,6 +64,9 @@ const std::vector<NewModel>& NewModels() {
       {"mistral",
        "MistralForCausalLM",
        {kSizes, kGated, R"("sliding_window": 24)", R"("tie_word_embeddings": false)"}},
+      {"mixtral",
+       "MixtralForCausalLM",
+       {kSizes, kGated, kExperts, R"("num_local_experts": 4)", R"("tie_word_embeddings": false)"}},
       {"olmo2", "Olmo2ForCausalLM", {kSizes, kGated, R"("tie_word_embeddings": false)"}},
       {"opt",
        "OPTForCausalLM",
@@ -71,9 +77,18 @@ const std::vector<NewModel>& NewModels() {
        {kSizes, kGated, R"("original_max_position_embeddings": 256)",
         R"("tie_word_embeddings": false)"}},
       {"qwen2", "Qwen2ForCausalLM", {kSizes, kGated, R"("tie_word_embeddings": true)"}},
+      {"qwen2_moe",
+       "Qwen2MoeForCausalLM",
+       {kSizes, kGated, kExperts, R"("num_experts": 4)", R"("moe_intermediate_size": 48)",
+        R"("shared_expert_intermediate_size": 96)", R"("tie_word_embeddings": false)"}},
       {"qwen3",
        "Qwen3ForCausalLM",
-       {kSizes, kGated, R"("head_dim": 24)", R"("tie_word_embeddings": false)"}}};
+       {kSizes, kGated, R"("head_dim": 24)", R"("tie_word_embeddings": false)"}},
+      {"qwen3_moe",
+       "Qwen3MoeForCausalLM",
+       {kSizes, kGated, kExperts, R"("head_dim": 24)", R"("num_experts": 4)",
+        R"("moe_intermediate_size": 48)", R"("norm_topk_prob": true)",
+        R"("tie_word_embeddings": false)"}}};
   return models;
 }
 

@@ -34,6 +34,8 @@ class FamilyWorkload : public TinyWorkload {
   bool is_encoder() const { return name_ == "bert" || name_ == "bert_padded" || takes_images(); }
   bool takes_images() const { return name_ == "vit"; }
   bool has_experts() const { return name_ == "mixtral" || name_.ends_with("_moe"); }
+  // A dry run takes equal loads of all experts.
+  bool reads_values() const override { return has_experts(); }
   // Whether pipelines and sequence parallelism take the model: not with named inputs.
   bool is_chain() const { return name_ != "bert_padded"; }
 

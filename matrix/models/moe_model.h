@@ -28,9 +28,15 @@ class MoeWorkload : public TinyWorkload {
   std::unique_ptr<nn::Module> MakeModel() const override;
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override;
   bool is_f64_only() const override { return true; }
+  // A dry run takes equal loads of all experts.
+  bool reads_values() const override { return true; }
   // The auxiliary loss of a micro-batch is not the mean of its samples' own.
   bool mixes_samples() const override { return moe_ == MoeKind::kAux; }
   Tensor Auxiliary(nn::Module& model) const override;
+  // The gradient of an expert with one token has one direction; a second one would be noise.
+  LowRank low_rank() const override {
+    return {.rank = moe_ == MoeKind::kRare ? 1 : 2, .update_proj_gap = 10};
+  }
 
  private:
   const MoeKind moe_;

@@ -69,7 +69,17 @@ bool Moe::has_loss() const {
   return config_.balance != BalanceLoss::kNone || config_.z_coefficient > 0;
 }
 
-bool Moe::sums_over_batch() const { return has_loss() || config_.capacity_factor > 0; }
+bool Moe::sums_over_batch() const {
+  return has_loss() || config_.choice_bias || config_.capacity_factor > 0;
+}
+
+const ParameterPtr& Moe::choice_bias() const { return gate_->bias(); }
+
+std::vector<int64_t> Moe::TakeChoices() {
+  std::vector<int64_t> choices = std::exchange(choices_, {});
+  choices.resize(static_cast<size_t>(config_.num_experts));
+  return choices;
+}
 
 int64_t Moe::Capacity(int64_t num_tokens) const {
   if (config_.capacity_factor == 0) return 0;
@@ -96,6 +106,10 @@ Tensor Moe::RunExperts(const Tensor& x, int64_t num_sequences) {
   Routing routing = gate_->Route(x);
   const RowPlan plan = SortByExpert(routing.chosen, gate_->rule(), Capacity(x.size(0)));
   if (!autograd::IsRecomputing()) {
+    if (config_.choice_bias && is_training()) {
+      choices_.resize(static_cast<size_t>(config_.num_experts));
+      for (const int64_t expert : routing.chosen) ++choices_[static_cast<size_t>(expert)];
+    }
     record_ = {
         .chosen = std::move(routing.chosen), .counts = plan.counts, .num_sequences = num_sequences};
     if (has_loss() || keeps_logits_) {

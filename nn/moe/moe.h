@@ -55,6 +55,11 @@ class Moe : public Module, public Configured {
   Record TakeRecord();
   // From now on records hold logits and scores also if no loss reads them.
   void KeepLogits() { keeps_logits_ = true; }
+  // The bias of each expert in the choice, [num_experts]; null without MoeConfig::choice_bias.
+  const ParameterPtr& choice_bias() const;
+  // How often each expert was chosen in training since the last call, also behind the capacity.
+  // Second runs of Recompute do not count.
+  std::vector<int64_t> TakeChoices();
   // Module::SumOverBatch, for AuxiliaryLoss.
   using Module::SumOverBatch;
 
@@ -71,6 +76,7 @@ class Moe : public Module, public Configured {
   std::shared_ptr<SharedExpert> shared_;
   std::shared_ptr<Linear> shared_gate_;
   Record record_;
+  std::vector<int64_t> choices_;  // empty: none yet
   bool keeps_logits_ = false;
 };
 
@@ -82,6 +88,14 @@ std::vector<Moe*> MoeLayers(Module& model);
 // if the model has no such loss. On several ranks the result is this rank's share: its mean over
 // the ranks is the loss. Collective then: one all-reduce of the counts of all layers.
 Tensor AuxiliaryLoss(Module& model);
+
+// Balance without a loss (DeepSeek-V3): adds rate * sign(mean(c) - c) to the choice bias of each
+// layer that has one, where c counts how often its experts were chosen since the last call, on all
+// data-parallel ranks. Call it after each optimizer step, in every window of accumulation once. It
+// has no gradient, and moves no parameter. Collective: one all-reduce for all layers of a stage.
+// Throws Error for a rate that is negative or not finite, a model without such a layer, and under
+// sequence parallelism.
+void UpdateChoiceBias(Module& model, double rate);
 
 }  // namespace apogee::nn
 

@@ -29,6 +29,11 @@ void ReplicatedEngine::Check(nn::Module& model, optim::Optimizer& optimizer) con
   if (options_.reproducible) {
     problem = "its 1-bit messages depend on the number of ranks, which reproducible mode rules out";
   }
+  if (cut_.is_expert) {
+    problem =
+        "its 1-bit messages go to all data-parallel ranks, which must hold the same "
+        "parameters, and ep_size spreads experts over them; use ep_size 1 or another optimizer";
+  }
   APOGEE_CHECK(problem.empty(), plugin_, ": optimizer ", optimizer.name(), ": ", problem);
 }
 

@@ -118,6 +118,8 @@ absl::StatusOr<RunData> ReadRun(const std::string& path, const std::string& id) 
                                      picture(id + "-shards-")));
   APOGEE_RETURN_IF_ERROR(ReadIfThere(*folder, "chunk_map.svg", kMaxPictureBytes, run.chunk_map,
                                      picture(id + "-chunks-")));
+  APOGEE_RETURN_IF_ERROR(ReadIfThere(*folder, "expert_loads.svg", kMaxPictureBytes,
+                                     run.expert_loads, picture(id + "-experts-")));
   return run;
 }
 

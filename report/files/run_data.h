@@ -7,8 +7,8 @@
 //   if (run.plan) ... run.plan->peak.measured ...
 //
 // Only metrics.jsonl must be there. The others are read if they are there: validation.jsonl,
-// train.log, run.json, traffic.json, plan.json, trace.json, shard_map.svg, chunk_map.svg and the
-// folder `checkpoints`.
+// train.log, run.json, traffic.json, plan.json, trace.json, shard_map.svg, chunk_map.svg,
+// expert_loads.svg and the folder `checkpoints`.
 //
 // Errors: NotFound without a folder or metrics; DataLoss, with the file and the place, for a file
 // that is damaged.
@@ -48,7 +48,8 @@ struct RunData {
   std::optional<TrafficRecord> traffic;
   std::optional<MemoryPlan> plan;
   std::vector<StepTimeline> timelines;  // of pipelines
-  std::string shard_map, chunk_map;     // markup for a page; "": none
+  // Markup for a page; "": none.
+  std::string shard_map, chunk_map, expert_loads;
 };
 
 // `id`: makes the names in its pictures unique within the page.

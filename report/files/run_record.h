@@ -22,8 +22,8 @@ namespace apogee::report {
 
 // Files of a run's folder that only some runs write, for their reports. A new run in the folder
 // removes those of the run before it.
-inline constexpr std::array<const char*, 4> kOptionalFiles = {"traffic.json", "trace.json",
-                                                              "shard_map.svg", "chunk_map.svg"};
+inline constexpr std::array<const char*, 5> kOptionalFiles = {
+    "traffic.json", "trace.json", "shard_map.svg", "chunk_map.svg", "expert_loads.svg"};
 
 // How a run was made.
 struct RunRecord {

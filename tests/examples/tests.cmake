@@ -60,6 +60,12 @@ if(TARGET 04_gemini_big_model)
   add_dependencies(examples_gemini_big_model_test 04_gemini_big_model)
 endif()
 
+if(TARGET 08_train_moe)
+  apogee_test(ALONE NAME examples_train_moe_test SRCS examples/train_moe_test.cc LAYERS core TIMEOUT 300 LABELS threads)
+  target_compile_definitions(examples_train_moe_test PRIVATE APOGEE_TRAIN_MOE="$<TARGET_FILE:08_train_moe>")
+  add_dependencies(examples_train_moe_test 08_train_moe)
+endif()
+
 if(TARGET 05_train_3d)
   apogee_test(ALONE NAME examples_train_3d_test SRCS examples/train_3d_test.cc LAYERS core TIMEOUT 300 LABELS threads)
   target_compile_definitions(examples_train_3d_test PRIVATE APOGEE_TRAIN_3D="$<TARGET_FILE:05_train_3d>")

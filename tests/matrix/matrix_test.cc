@@ -19,7 +19,6 @@
 #include "apogee/matrix/report.h"
 #include "apogee/matrix/sabotage.h"
 #include "apogee/optim/registry.h"
-#include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::matrix {
 namespace matrix_test {
@@ -114,6 +113,27 @@ TEST(SabotageTest, HybridRunsNeedEverySum) {
   ExpectRed("lamb/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective, "error ");
   // Nothing is summed: gradients are given, and there is one data-parallel rank.
   ExpectGreen("adamw/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kDropCollective);
+}
+
+TEST(SabotageTest, ExpertsNeedTheirMeansNormsLossesAndRouters) {
+  const auto cell = [](const std::string& plugin, int world, const std::string& workload) {
+    for (const Cell& cell : AllCells(LibraryCatalog())) {
+      const bool fits = cell.optimizer == "sgd" && cell.plugin == plugin && cell.world == world &&
+                        cell.workload == workload && !cell.ignored;
+      if (fits) return cell.name();
+    }
+    return std::string();
+  };
+  for (const char* plugin : {"hybrid_ep2_zero0", "hybrid_ep2_zero1", "hybrid_ep2_zero2"}) {
+    const std::string moe = cell(plugin, 2, "moe"), aux = cell(plugin, 2, "moe_aux");
+    ExpectGreen(moe);
+    ExpectRed(moe, Sabotage::kExpertMean, "error ");
+    ExpectRed(moe, Sabotage::kRouterGradientLost, "error ");
+    ExpectGreen(aux);
+    ExpectRed(aux, Sabotage::kAuxLossPerRank, "error ");
+  }
+  ExpectRed("sgd/hybrid_ep2_zero0/world2/f64/acc1/clip/moe", Sabotage::kNormWithoutEp,
+            "ranks end with different values of");
 }
 
 TEST(SabotageTest, HybridRunsNeedStatisticsOfWholeTensors) {
@@ -215,69 +235,18 @@ TEST(MatrixTest, AMatrixThatFailsFailsFast) {
   EXPECT_EQ(fresh.Get(far).num_further_orders, 0);
 }
 
-// How many targets count in [first, first + count) of a step, in micro-batches of `window` samples.
-int64_t NumTargets(const char* workload, int64_t step, int64_t first, int64_t count,
-                   int64_t window) {
-  const data::Batch batch = LibraryCatalog().FindWorkload(workload).Batch(
-      CpuContext(), {.step = step, .first = first, .count = count, .ignoring_window = window});
-  const std::vector<int64_t> targets = batch.targets.ToVector<int64_t>();
-  return std::ranges::count_if(targets, [](int64_t target) { return target >= 0; });
-}
-
-TEST(MatrixTest, IgnoredTargetsAreUnevenAndSomeRanksHaveNoOthers) {
-  for (const char* workload : {"gpt2", "llama_tied", "gpt2_long"}) {
-    for (const int64_t window : {36, 12}) {
-      for (int64_t first = 0; first < 36; first += window) {
-        std::set<int64_t> empty;  // of four ranks, over the steps
-        for (int64_t step = 0; step < kNumSteps; ++step) {
-          // Their mean must be a number.
-          EXPECT_GT(NumTargets(workload, step, first, window, window), 0) << workload << step;
-          std::set<int64_t> numbers;
-          for (int64_t rank = 0; rank < 4; ++rank) {
-            const int64_t count = window / 4;
-            const int64_t number = NumTargets(workload, step, first + rank * count, count, window);
-            numbers.insert(number);
-            if (number == 0) empty.insert(rank);
-          }
-          EXPECT_GT(numbers.size(), 1u) << workload << " in step " << step;
-        }
-        EXPECT_EQ(empty.size(), 4u) << workload;
-      }
-    }
-    EXPECT_EQ(NumTargets(workload, 1, 0, 36, 0) % 36, 0) << "none is ignored by default";
-  }
-}
-
-TEST(MatrixTest, EveryOptimizerMeetsIgnoredTargetsUnderEveryLayoutAndTheSampleHasSome) {
-  const std::vector<Cell> all = AllCells();
-  std::set<std::string> layouts, ignored;
-  for (const Cell& cell : all) {
-    if (cell.precision != "f64") continue;
-    // AppendIgnored says why it leaves these out.
-    if (cell.optimizer == "came" && LibraryCatalog().FindPlugin(cell.plugin).pp > 1) continue;
-    const std::string layout = cell.optimizer + cell.plugin + std::to_string(cell.world);
-    layouts.insert(layout);
-    if (cell.ignored) ignored.insert(layout);
-  }
-  EXPECT_EQ(ignored, layouts);
-  std::set<std::string> plugins;
-  for (const Cell& cell : PairwiseSample(all, 600)) {
-    if (cell.ignored) plugins.insert(cell.plugin);
-  }
-  for (const PluginVariant& plugin : LibraryCatalog().plugins) {
-    const bool has_f64 = std::ranges::count(plugin.precisions, "f64") > 0;
-    EXPECT_EQ(plugins.contains(plugin.name), has_f64) << plugin.name;
-  }
-}
-
 TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
-  std::set<std::string> layouts, by_workload, by_precision, sequences, pipelines;
+  std::set<std::string> layouts, by_workload, by_precision, sequences, pipelines, experts;
   for (const Cell& cell : AllCells()) {
     const PluginVariant& plugin = LibraryCatalog().FindPlugin(cell.plugin);
     EXPECT_EQ(cell.world % plugin.ranks_per_sample(), 0) << cell.name();
     if (!plugin.is_hybrid || cell.workload.starts_with("hf_")) continue;
     const std::string layout =
         cell.optimizer + "/" + cell.plugin + "/" + std::to_string(cell.world);
+    if (plugin.ep > 1) {
+      experts.insert(layout + "/" + cell.workload);
+      continue;
+    }
     if (plugin.pp > 1) {
       pipelines.insert(layout);
       continue;
@@ -304,8 +273,16 @@ TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
   EXPECT_EQ(pipelines.size(), num_pipelines);
   // lomo and adalomo have no stage 3 of split_gather.
   EXPECT_EQ(sequences.size(), num_sequences - 2);
-  // gpt2 and llama, tied and not, and fed; also cnn, encoder and gru, but not under kAuto.
-  EXPECT_EQ(by_workload.size(), num_layouts * 8 - num_auto * 3);
+  // gpt2 and llama, tied and not, and fed; also cnn, encoder, gru, moe and moe_idle, but not under
+  // kAuto.
+  EXPECT_EQ(by_workload.size(), num_layouts * 10 - num_auto * 5);
+  size_t num_experts = 0;
+  for (const PluginVariant& plugin : LibraryCatalog().plugins) {
+    if (plugin.ep > 1) num_experts += plugin.worlds.size() * plugin.workloads.size();
+  }
+  const auto shards = [](const std::string& name) { return !optim::TakesLocalGradients(name); };
+  EXPECT_EQ(experts.size(), num_experts * static_cast<size_t>(std::ranges::count_if(
+                                              optim::OptimizerNames(), shards)));
   EXPECT_EQ(by_precision.size(), num_layouts * 4);
 }
 
@@ -337,8 +314,8 @@ TEST(MatrixTest, JobsChangeNoReport) {
 TEST(MatrixTest, TheSampleHasEveryPair) {
   std::vector<Cell> all = AllCells();
   std::erase_if(all, [](const Cell& cell) { return cell.workload.starts_with("hf_"); });
-  const std::vector<Cell> sample = PairwiseSample(all, 700);
-  EXPECT_LT(sample.size(), 700u) << "the limit must not decide what is covered";
+  const std::vector<Cell> sample = PairwiseSample(all, 1000);
+  EXPECT_LT(sample.size(), 1000u) << "the limit must not decide what is covered";
   EXPECT_EQ(NumPairs(sample), NumPairs(all));
   EXPECT_EQ(PairwiseSample(all, 10).size(), 10u);
   std::set<std::string> names, optimizers;

@@ -270,6 +270,7 @@ TEST_F(PageTest, DrawsTheRunsPictures) {
   const std::string out = WriteRun("run", {{1, 2, 1e-3, 1, 10}});
   dir_.Write("run/shard_map.svg", svg);
   dir_.Write("run/chunk_map.svg", svg);
+  dir_.Write("run/expert_loads.svg", svg);
   const auto event = [](int rank, int ts, int step) {
     return "{\"ph\":\"X\",\"cat\":\"pipeline\",\"pid\":" + std::to_string(rank) +
            ",\"ts\":" + std::to_string(ts) +
@@ -283,9 +284,9 @@ TEST_F(PageTest, DrawsTheRunsPictures) {
   for (const auto& element : page.elements) {
     if (element.name == "pattern") patterns.push_back(element.attributes.at("id"));
   }
-  EXPECT_THAT(patterns,
-              ElementsAre("r0-shards-padding", "r0-chunks-padding", "r0-timeline-bubble"));
-  EXPECT_EQ(page.With("data-chunk").size(), 2u + 2u);  // the timeline's boxes have it, too
+  EXPECT_THAT(patterns, ElementsAre("r0-shards-padding", "r0-chunks-padding", "r0-timeline-bubble",
+                                    "r0-experts-padding"));
+  EXPECT_EQ(page.With("data-chunk").size(), 3u + 2u);  // the timeline's boxes have it, too
   EXPECT_EQ(page.With("data-bubble").size(), 2u);
   EXPECT_THAT(page.text, HasSubstr("2 steps traced, bubble 50.0 %."));
   EXPECT_THAT(page.text, Not(HasSubstr("did not record")));

@@ -2,6 +2,8 @@
 
 // Expert parallelism: its traffic, what it refuses, and routers that fail. That it computes what
 // one rank computes is shown by the matrix (cells with "moe" and "ep").
+#include "apogee/nn/parallel/experts/expert_parallel.h"
+
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -13,6 +15,7 @@
 #include "apogee/nn/models/decoder.h"
 #include "apogee/nn/moe/moe.h"
 #include "apogee/optim/momentum/sgd.h"
+#include "apogee/optim/registry.h"
 #include "apogee/plugins/moe_hybrid_parallel.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/says.h"
@@ -76,7 +79,7 @@ TEST(ExpertParallelTest, OnlyRowsForOtherRanksAreSent) {
     RunRanks(ep, [&](comm::World& world) {
       Trained run(world, {.ep_size = ep});
       run.Boost();
-      const comm::GroupPtr group = run.plugin.mesh().group(comm::Axis::kEp);
+      const comm::GroupPtr group = run.plugin.expert_parallel()->group();
       const auto used = [&](const std::function<void()>& fn) {
         const comm::Traffic before = group->traffic();
         fn();
@@ -141,6 +144,57 @@ TEST(ExpertParallelTest, WhatDoesNotFitIsRefused) {
                 Says(AllOf(HasSubstr("capacity_factor 1 drops tokens by their order"),
                            HasSubstr("leave it out"))));
   });
+}
+
+// Their messages are averages over ranks that must hold the same parameters.
+TEST(ExpertParallelTest, OptimizersWith1BitMessagesAreRefused) {
+  RunRanks(2, [](comm::World& world) {
+    nn::Decoder model(Config());
+    model.Initialize(world.context(), {.seed = 1});
+    const optim::OptimizerRegistry optimizers;
+    const auto optimizer =
+        ValueOrThrow(optimizers.Make("onebit_adam", model.Parameters(), {{"lr", "0.1"}}));
+    HybridParallelPlugin plugin(world, {}, {.ep_size = 2});
+    Booster booster(plugin);
+    EXPECT_THAT([&] { (void)booster.boost(model, *optimizer); },
+                Says(AllOf(HasSubstr("ep_size spreads experts"), HasSubstr("use ep_size 1"))));
+  });
+}
+
+// The bias without a loss follows the choices of all ranks.
+TEST(ExpertParallelTest, ChoiceBiasIsThatOfOneRank) {
+  nn::DecoderConfig config = Config();
+  config.block.moe.choice_bias = true;
+  const auto biases = [&](const comm::World& world, const HybridParallelOptions& options) {
+    Trained run(world, options, config);
+    run.Boost();
+    const int part = run.plugin.data_rank(), parts = run.plugin.data_size();
+    for (int step = 0; step < 6; ++step) {
+      for (int64_t sample = part; sample < 4; sample += parts) {
+        std::vector<int64_t> ids;
+        for (int64_t i = 0; i < kTokens; ++i) ids.push_back((i * i * 7 + 5 * sample + step) % 19);
+        run.boosted->model(Tensor::FromVector(ids, {1, kTokens}, world.context()));
+      }
+      nn::UpdateChoiceBias(run.model, 0.0625);
+    }
+    std::vector<double> values;
+    for (const nn::Moe* layer : nn::MoeLayers(run.model)) {
+      const std::vector<double> own = layer->choice_bias()->data().ToVector<double>();
+      values.insert(values.end(), own.begin(), own.end());
+    }
+    return values;
+  };
+  const auto expect_same = [&](int num_ranks, const HybridParallelOptions& options) {
+    RunRanks(num_ranks, [&](comm::World& world) {
+      const std::vector<double> want =
+          biases(comm::World(0, 1, world.context(), nullptr), HybridParallelOptions{});
+      EXPECT_NE(want, std::vector<double>(want.size(), 0.0));
+      EXPECT_EQ(biases(world, options), want);
+    });
+  };
+  expect_same(2, {.ep_size = 2});
+  expect_same(4, {.tp_size = 2, .ep_size = 2});
+  expect_same(4, {.stage = 3});
 }
 
 // An expert that this rank lacks cannot be read by mistake.

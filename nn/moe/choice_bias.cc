@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// UpdateChoiceBias (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.1.2). docs/moe.md has the formula.
+#include <cmath>
+#include <numeric>
+
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/nn/moe/moe.h"
+
+namespace apogee::nn {
+namespace {
+
+// The choices of the layers, one after the other, over all ranks. Whole numbers: exact in f64.
+std::vector<double> SumChoices(const std::vector<Moe*>& layers) {
+  std::vector<double> choices;
+  for (Moe* layer : layers) {
+    const std::vector<int64_t> own = layer->TakeChoices();
+    choices.insert(choices.end(), own.begin(), own.end());
+  }
+  const autograd::NoGradGuard no_grad;
+  const Tensor local =
+      Tensor::FromVector<double>(choices, {static_cast<int64_t>(choices.size())},
+                                 layers[0]->choice_bias()->data().context(), DType::kF64);
+  return layers[0]->SumOverBatch(local).ToVector<double>();
+}
+
+}  // namespace
+
+void UpdateChoiceBias(Module& model, double rate) {
+  APOGEE_CHECK(std::isfinite(rate) && rate >= 0, "UpdateChoiceBias: rate is ", rate,
+               "; it must be a finite number of at least 0");
+  std::vector<Moe*> layers;
+  for (Moe* layer : MoeLayers(model)) {
+    if (layer->choice_bias() == nullptr) continue;
+    APOGEE_CHECK(layer->sequence_part().is_whole(),
+                 "UpdateChoiceBias: sequence parallelism is on, and its ranks count parts of the "
+                 "sequences, which are not added up yet; use data parallelism");
+    layers.push_back(layer);
+  }
+  APOGEE_CHECK(!layers.empty(),
+               "UpdateChoiceBias: the model has no mixture of experts with MoeConfig::choice_bias");
+  if (layers[0]->choice_bias()->data().context()->is_dry()) return;
+  const std::vector<double> choices = SumChoices(layers);
+  auto next = choices.begin();
+  for (Moe* layer : layers) {
+    const auto end = next + static_cast<std::ptrdiff_t>(layer->config().num_experts);
+    const double sum = std::accumulate(next, end, 0.0);
+    const Tensor& data = layer->choice_bias()->data();
+    std::vector<double> bias = data.ToVector<double>();
+    for (double& value : bias) {
+      // The sign of the mean minus the count, in whole numbers.
+      const double below = sum - static_cast<double>(bias.size()) * *next++;
+      if (below != 0) value += std::copysign(rate, below);
+    }
+    data.SetValues(bias);
+  }
+}
+
+}  // namespace apogee::nn
