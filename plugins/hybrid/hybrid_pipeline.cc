@@ -71,31 +71,27 @@ void HybridPipeline::AddProblems(nn::Module& model, std::string& problems) const
   }
 }
 
-void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh,
-                         const PrecisionPolicy& policy) {
+void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh) {
   auto& chain = dynamic_cast<nn::Chain&>(model);
   group_ = mesh.group(comm::Axis::kPp);
   cut_ = std::make_unique<pipeline::Cut>(chain, PartShape(), CutOptions());
   executor_ = std::make_unique<pipeline::Executor>(
       pipeline::ExecutorParts{chain, *cut_, PartShape(), group_, world.lane("compute")});
-  const int stage = mesh.coordinate(comm::Axis::kPp);
-  const auto drop_elsewhere = [&](autograd::Parameter& parameter, DType dtype) {
-    const std::vector<int>& holders = cut_->HoldersOf(parameter);
-    if (std::ranges::find(holders, stage) != holders.end()) return;
-    const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
-                              ", this is stage " + std::to_string(stage);
-    DropValue(parameter, dtype,
-              where +
-                  "; run the model with booster.execute_pipeline, and if a piece here uses the "
-                  "parameter, list it in nn::Piece::tied");
-  };
-  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    SyncValue(*parameter, world.group());
-    drop_elsewhere(*parameter, policy.Of(*parameter));
-  }
+  stage_ = mesh.coordinate(comm::Axis::kPp);
   for (const autograd::ParameterPtr& buffer : model.Buffers()) {
-    drop_elsewhere(*buffer, buffer->dtype());
+    DropElsewhere(*buffer, buffer->dtype());
   }
+}
+
+void HybridPipeline::DropElsewhere(autograd::Parameter& parameter, DType dtype) {
+  const std::vector<int>& holders = cut_->HoldersOf(parameter);
+  if (std::ranges::find(holders, stage_) != holders.end()) return;
+  const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
+                            ", this is stage " + std::to_string(stage_);
+  DropValue(parameter, dtype,
+            where +
+                "; run the model with booster.execute_pipeline, and if a piece here uses the "
+                "parameter, list it in nn::Piece::tied");
 }
 
 void HybridPipeline::Attach(const nn::Module& model, const comm::World& world) {

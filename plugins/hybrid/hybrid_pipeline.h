@@ -5,7 +5,8 @@
 //   HybridPipeline pipeline(options);
 //   pipeline.CheckOptions(errors);
 //   pipeline.AddProblems(model, problems);
-//   pipeline.Cut(model, world, mesh, dtype);            // before anything else is cut
+//   pipeline.Cut(model, world, mesh);                   // before anything else is cut
+//   pipeline.DropElsewhere(*parameter, dtype);          // of every parameter, after SyncValue
 //   pipeline.Attach(model, world);                      // after the inner plugin
 //   pipeline.Run(call, passes, {.loss_scale = scale, .first_sample = first});
 //
@@ -21,7 +22,6 @@
 #include "apogee/plugins/hybrid_parallel.h"
 #include "apogee/plugins/pipeline/executor.h"
 #include "apogee/plugins/pipeline/stage_gradients.h"
-#include "apogee/plugins/precision.h"
 
 namespace apogee {
 
@@ -37,10 +37,11 @@ class HybridPipeline {
   // Appends the reasons why the model cannot be cut in this way.
   void AddProblems(nn::Module& model, std::string& problems) const;
 
-  // Broadcasts rank 0's values and keeps those that this rank's stage uses. The others become empty
-  // tensors of the policy's dtypes. The mesh must outlive this object.
-  void Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh,
-           const PrecisionPolicy& policy);
+  // Decides which stage uses which parameters, and drops buffers of other stages. The mesh must
+  // outlive this object.
+  void Cut(nn::Module& model, const comm::World& world, const comm::Mesh& mesh);
+  // Makes the parameter an empty tensor of `dtype` if this rank's stage does not use it.
+  void DropElsewhere(autograd::Parameter& parameter, DType dtype);
   // Sets how the first piece's input is made of a micro-batch, and how the criterion's input is
   // made of the last piece's output.
   void set_ends(pipeline::Executor::Prepare prepare, pipeline::Executor::Complete complete) {
@@ -82,6 +83,7 @@ class HybridPipeline {
   comm::GroupPtr group_;  // this rank's stages
   std::unique_ptr<pipeline::Cut> cut_;
   std::unique_ptr<pipeline::Executor> executor_;
+  int stage_ = 0;
   std::unique_ptr<pipeline::StageGradients> gradients_;
   // Of the gradients of other stages' parameters.
   const std::shared_ptr<const autograd::GradPlace> elsewhere_ =

@@ -12,7 +12,6 @@
 #include "apogee/plugins/hybrid/elsewhere.h"
 #include "apogee/plugins/hybrid/exchange_group.h"
 #include "apogee/plugins/low_level_zero.h"
-#include "apogee/plugins/precision.h"
 #include "apogee/plugins/replicas.h"
 #include "apogee/plugins/sharding/engine.h"
 
@@ -247,8 +246,8 @@ void HybridParallelPlugin::State::SpreadExperts(nn::Module& model) {
 // One value after the other, so that no rank needs room for the whole model.
 void HybridParallelPlugin::State::TakeValue(autograd::Parameter& parameter,
                                             const PrecisionPolicy& policy) {
-  // Stages have sent their values before.
-  if (is_cut() && !pipeline_.is_on()) SyncValue(parameter, world_.group());
+  if (is_cut()) SyncValue(parameter, world_.group());
+  if (pipeline_.is_on()) pipeline_.DropElsewhere(parameter, policy.Of(parameter));
   if (experts_ == nullptr || !parameter.is_here()) return;
   const int holder = experts_->HolderOf(parameter), own = experts_->group()->rank();
   if (holder < 0 || holder == own) return;
@@ -259,7 +258,7 @@ void HybridParallelPlugin::State::TakeValue(autograd::Parameter& parameter,
 
 void HybridParallelPlugin::State::CutIntoStages(nn::Module& model, optim::Optimizer& optimizer) {
   SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
-  pipeline_.Cut(model, world_, *mesh_, PrecisionPolicy(training_, model));
+  pipeline_.Cut(model, world_, *mesh_);
   const nn::parallel::SequenceParallel* sequence = sequence_.parallel();
   if (sequence == nullptr) return;
   pipeline_.set_ends([sequence](const Tensor& inputs) { return sequence->SplitInput(inputs); },

@@ -15,6 +15,7 @@
 #include "apogee/plugins/hybrid/hybrid_pipeline.h"
 #include "apogee/plugins/hybrid/hybrid_sequence.h"
 #include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/plugins/precision.h"
 
 namespace apogee {
 
