@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Runs the program 08_train_moe on a tiny text: any way to spread experts over ranks trains the
-// same model, the loads of experts are right, and bad input gets one answer and the right exit code.
+// same model, the loads of experts are right, and bad input gets one answer and the right exit
+// code.
 #include <filesystem>
 #include <string>
 
