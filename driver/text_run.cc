@@ -50,7 +50,8 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   const int64_t batch = flags_.batch / plugin_.data_size();
   const auto& samples = rank_.corpus.train_samples;
   const auto order = std::make_shared<data::ShuffleSampler>(samples->num_samples(), flags_.seed);
-  // If a loss is about a micro-batch as a whole, the ranks share each micro-batch of one rank's run.
+  // If a loss is about a micro-batch as a whole, the ranks share each micro-batch of one rank's
+  // run.
   const bool shares_batch =
       std::ranges::any_of(boosted.model.Modules(), &nn::Module::sums_over_batch);
   const auto sampler =

@@ -150,8 +150,8 @@ void AppendFamilies(const Catalog& catalog, std::vector<Cell>& cells) {
 }
 
 // Optimizers with 1-bit messages need whole local gradients. Plugins that shard, also experts, or
-// that promise the same bits for any number of ranks, refuse them at boost. split_gather at stage 3 refuses
-// optimizers that update inside backward.
+// that promise the same bits for any number of ranks, refuse them at boost. split_gather at stage 3
+// refuses optimizers that update inside backward.
 bool IsOffered(const std::string& optimizer, const PluginVariant& plugin,
                const optim::OptimizerRegistry& optimizers) {
   // In split_gather gradients are summed after backward, which is too late for an update inside it.

@@ -31,8 +31,9 @@ struct Candidate {
 };
 
 // The simplest first: one rank, ddp, zero1, zero2, gemini, then hybrid meshes, and with experts
-// those of expert parallelism. Tensor parallelism stays within 8 ranks. The micro-batches of a pipeline have one sample. `offload`: with optimizer
-// data in the host's memory, where a plugin can.
+// those of expert parallelism. Tensor parallelism stays within 8 ranks. The micro-batches of a
+// pipeline have one sample. `offload`: with optimizer data in the host's memory, where a plugin
+// can.
 std::vector<Candidate> Candidates(const TrainingSetup& setup, int num_ranks, bool offload = false);
 
 // Why the candidate cannot train this setup; empty: it can. Names all sizes that do not divide.

@@ -32,9 +32,9 @@ struct Busy {
   double begin = 0, end = 0;
 };
 
-// The seconds that a step takes longer than the clock says, because `cores` cores are fewer than the
-// busy ranks need with `threads` threads each. `ranks`: the times of all ranks together, each as
-// often as a rank runs in it.
+// The seconds that a step takes longer than the clock says, because `cores` cores are fewer than
+// the busy ranks need with `threads` threads each. `ranks`: the times of all ranks together, each
+// as often as a rank runs in it.
 double CrowdedSeconds(const std::vector<Busy>& ranks, const Machine& machine);
 
 class StepClock : public comm::DryClock {

@@ -34,8 +34,8 @@ struct FusedExperts {
   std::vector<std::string> parts;
 };
 // By its name: what SplitFusedExperts takes apart, and Mixtral's gates, which have another name
-// beside fused experts. `shapes`: of all tensors of a model, by name. Experts of unequal shapes, and
-// layers that lack a matrix of an expert, stay as they are.
+// beside fused experts. `shapes`: of all tensors of a model, by name. Experts of unequal shapes,
+// and layers that lack a matrix of an expert, stay as they are.
 std::map<std::string, FusedExperts> FuseExperts(
     const std::map<std::string, std::vector<int64_t>>& shapes);
 

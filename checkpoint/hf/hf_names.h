@@ -51,7 +51,8 @@ struct HfNames {
   // Names in the files: heads that were not asked for, and the tables that were. Their values must
   // be equal.
   std::vector<HfTie> ties = {};
-  // Older names in the files, and those of another layout of experts, without the files' prefix, by those that they stand for.
+  // Older names in the files, and those of another layout of experts, without the files' prefix, by
+  // those that they stand for.
   std::map<std::string, std::string> old_names = {};
 
   // The name of a tensor in the files, if it is there. "" if the name lacks the model's prefix: the

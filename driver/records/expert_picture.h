@@ -12,8 +12,8 @@
 
 namespace apogee::driver {
 
-// `shares` must not be empty. shares[s]: of step first_step + s, the loads of all layers' experts, 1 for an even load.
-// `experts`: of each layer.
+// `shares` must not be empty. shares[s]: of step first_step + s, the loads of all layers' experts,
+// 1 for an even load. `experts`: of each layer.
 std::string ExpertPicture(const std::vector<std::vector<float>>& shares,
                           const std::vector<int64_t>& experts, int64_t first_step);
 

@@ -28,7 +28,8 @@ nn::MoeConfig ConfigOf(MoeKind kind) {
       moe.shared_gate = true;
       break;
     case MoeKind::kIdle:
-      // Else the gradient of an idle expert's logit is 0 in exact arithmetic, and rounding noise here.
+      // Else the gradient of an idle expert's logit is 0 in exact arithmetic, and rounding noise
+      // here.
       moe.normalise = false;
       moe.choice_bias = true;
       break;

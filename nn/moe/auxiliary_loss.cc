@@ -27,8 +27,8 @@ std::vector<double> CountsOf(const std::vector<int64_t>& chosen, int64_t num_exp
   return counts;
 }
 
-// Sums counts and numbers of tokens over the ranks, all layers in one message. Returns the number of
-// ranks. Counts below 2^24 are exact in f32; f64 has more.
+// Sums counts and numbers of tokens over the ranks, all layers in one message. Returns the number
+// of ranks. Counts below 2^24 are exact in f32; f64 has more.
 double SumOverRanks(std::vector<Layer>& layers) {
   std::vector<double> values = {1};
   for (Layer& layer : layers) {

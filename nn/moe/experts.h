@@ -30,8 +30,8 @@ class Experts : public Module {
   explicit Experts(const ExpertsOptions& options);
   // The result is f32, or f64 for f64: the weighted sum over a token's experts rounds once.
   Tensor Run(const Tensor& rows, const std::vector<int64_t>& counts);
-  // Called by Run. Tensor parallelism calls it with matrices of which this rank has some rows (gate,
-  // up) and columns (down): the result is an addend then.
+  // Called by Run. Tensor parallelism calls it with matrices of which this rank has some rows
+  // (gate, up) and columns (down): the result is an addend then.
   Tensor Forward(const Tensor& rows) override;
   struct Matrices {
     std::vector<ParameterPtr> gate, up, down;  // by expert

@@ -83,10 +83,10 @@ class Moe : public Module, public Configured {
 // The Moe layers of a model, in order of registration.
 std::vector<Moe*> MoeLayers(Module& model);
 
-// The sum of the auxiliary losses of the last forward of all layers: f32 or f64, a scalar. Takes the
-// records, so call it once per forward, and add it to the loss before backward. A 0 without a graph
-// if the model has no such loss. On several ranks the result is this rank's share: its mean over
-// the ranks is the loss. Collective then: one all-reduce of the counts of all layers.
+// The sum of the auxiliary losses of the last forward of all layers: f32 or f64, a scalar. Takes
+// the records, so call it once per forward, and add it to the loss before backward. A 0 without a
+// graph if the model has no such loss. On several ranks the result is this rank's share: its mean
+// over the ranks is the loss. Collective then: one all-reduce of the counts of all layers.
 Tensor AuxiliaryLoss(Module& model);
 
 // Balance without a loss (DeepSeek-V3): adds rate * sign(mean(c) - c) to the choice bias of each

@@ -177,8 +177,9 @@ class ShardedEngine : public DataParallelEngine {
   // Throws Error, too, if a parameter was given a gradient of its own, which no step would see.
   void BeforeStep() override;
 
-  // `index`: in sharded_. Binds the view of a parameter to its shard. The masters are made from the value before it is
-  // rounded to the working dtype, because they keep the bits that rounding drops.
+  // `index`: in sharded_. Binds the view of a parameter to its shard. The masters are made from the
+  // value before it is rounded to the working dtype, because they keep the bits that rounding
+  // drops.
   void Bind(size_t index, const Tensor& old_value, const Tensor& shard, const Layout& layout) const;
   // Runs `backward`, in which gradients become means on shards.
   void Reduce(const std::function<void()>& backward, const chunk::GradientPass& pass);

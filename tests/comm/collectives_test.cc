@@ -98,7 +98,8 @@ TEST_P(CollectivesTest, BroadcastReduceAllToAll) {
   });
 }
 
-// Rank i sends i * j * n / 4 elements to rank j: none from and to rank 0, and more than one message.
+// Rank i sends i * j * n / 4 elements to rank j: none from and to rank 0, and more than one
+// message.
 TEST_P(CollectivesTest, AllToAllOfUnequalParts) {
   RunRanks(size(), [&](World& world) {
     const auto count = [&](int from, int to) { return int64_t{from} * to * n() / 4; };
