@@ -45,21 +45,15 @@ int main(int argc, char** argv) {
         HybridParallelOptions{.tp_size = tp});
   };
   try {
-    std::vector<double> threads_s, ranks_s, ratio;
-    for (int round = 0; round < rounds; ++round) {
-      Timing one, many;
-      if (round % 2 == 0) one = RunRanks(1, tp, plain, steps);
-      many = RunRanks(tp, 1, hybrid, steps, tp);
-      if (round % 2 != 0) one = RunRanks(1, tp, plain, steps);
-      threads_s.push_back(one.step);
-      ranks_s.push_back(many.step);
-      ratio.push_back(one.step / many.step);
-    }
+    const Turns turns = TakeTurns(
+        rounds, [&] { return RunRanks(1, tp, plain, steps).step; },
+        [&] { return RunRanks(tp, 1, hybrid, steps, tp).step; });
     const double tokens = static_cast<double>(kBatch * kBlock);
     std::printf(
         "{\"precision\": \"%s\", \"tp\": %d, \"threads_tokens_per_s\": %.1f, "
         "\"ranks_tokens_per_s\": %.1f, \"ratio\": %.3f}\n",
-        precision.c_str(), tp, tokens / Median(threads_s), tokens / Median(ranks_s), Median(ratio));
+        precision.c_str(), tp, tokens / Median(turns.one_s), tokens / Median(turns.other_s),
+        Median(turns.ratio));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "hybrid_bench: %s\n", error.what());
     return 1;

@@ -42,6 +42,23 @@ inline double Median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
+// The seconds of two variants that take turns, `one` first in every second round.
+struct Turns {
+  std::vector<double> one_s, other_s, ratio;  // one / other
+};
+inline Turns TakeTurns(int rounds, const std::function<double()>& one,
+                       const std::function<double()>& other) {
+  Turns turns;
+  for (int round = 0; round < rounds; ++round) {
+    const bool first = round % 2 == 0;
+    if (first) turns.one_s.push_back(one());
+    turns.other_s.push_back(other());
+    if (!first) turns.one_s.push_back(one());
+    turns.ratio.push_back(turns.one_s.back() / turns.other_s.back());
+  }
+  return turns;
+}
+
 // Rows [first, first + rows) of a batch; the batch is the same however it is divided.
 inline Tensor RandomTokens(const std::string& name, int64_t first, int64_t rows,
                            const ContextPtr& context) {

@@ -32,7 +32,7 @@ const char* CollectiveName(CollectiveKind kind);
 // Calls and payload bytes of one rank on one group. The payload of an operation is:
 //   all_reduce, broadcast, reduce, send, recv   the tensor
 //   reduce_scatter, all_gather                  the full (unscattered) tensor
-//   all_to_all                                  the input; with unequal parts, what leaves the rank
+//   all_to_all                                  the input; of unequal parts, those for other ranks
 //   barrier                                     nothing
 class Traffic {
  public:

@@ -2,12 +2,12 @@
 
 // ExpertLoads: how many tokens each expert of a model gets in training.
 //
-//   driver::ExpertLoads loads(rank, flags, boosted.model, plugin, run.step());    // after Start
+//   driver::ExpertLoads loads(rank, flags, boosted.model, plugin, run);    // after Start
 //   ... forward ...
 //   loads.Count();                                     // before nn::AuxiliaryLoss
-//   ... optimizer step ...
-//   run.Note(loads.AfterStep());                       // if it is not empty
-//   loads.WritePicture();
+//   ... optimizer step, run.AfterStep() ...
+//   loads.AfterStep(run);
+//   loads.WritePicture(run.step());
 //
 // OUT/expert_loads.jsonl gets one row per step, {"step":3,"loads":[[130,126,..],..]}: the tokens of
 // the step by layer and expert, over all ranks. A run that resumes keeps the rows up to its step.
@@ -18,42 +18,42 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "apogee/booster/metrics/line_file.h"
 #include "apogee/driver/program.h"
+#include "apogee/driver/text_run.h"
 #include "apogee/nn/moe/moe.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee::driver {
 
+class ExpertPicture;
+
 class ExpertLoads {
  public:
-  // `done`: steps of the run that this one resumes. All references must outlive it.
+  // All references must outlive it, but for the run.
   ExpertLoads(const Rank& rank, const RunFlags& flags, nn::Module& model, const Plugin& plugin,
-              int64_t done);
+              const TextRun& run);
   ~ExpertLoads();
 
   // Adds the tokens of the last forward.
   void Count();
-  // Writes the row of the step. Returns a line for the log every flags.log_every steps, else "": by
-  // layer the least and the greatest load, as a share of an even one. Collective: one all-reduce.
-  std::string AfterStep();
+  // Writes the row of the run's step. Every flags.log_every steps a line in the log has, by layer,
+  // the least and the greatest load as a share of an even one. Collective: one all-reduce.
+  void AfterStep(TextRun& run);
   // Draws the steps since the program began. Not a collective.
-  void WritePicture() const;
+  void WritePicture(int64_t last_step) const;
 
  private:
   const Rank rank_;
   const RunFlags& flags_;
   const std::vector<nn::Moe*> layers_;
-  // Ranks that train on the same tokens.
-  const double copies_;
-  int64_t step_;
-  const int64_t first_step_;
-  std::vector<double> counts_;              // of the step, layer after layer
-  std::vector<std::vector<float>> shares_;  // of each step, of an even load; on rank 0
-  std::unique_ptr<LineFile> rows_;          // on rank 0, if there are files
+  const double copies_;         // ranks that train on the same tokens
+  std::vector<double> counts_;  // of the step, layer after layer
+  // On rank 0, if there are files.
+  std::unique_ptr<LineFile> rows_;
+  std::unique_ptr<ExpertPicture> picture_;
 };
 
 }  // namespace apogee::driver

@@ -13,9 +13,20 @@ constexpr int kMaxEp = 64;
 
 std::string Text(int64_t number) { return std::to_string(number); }
 
-Candidate Hybrid(const TrainingSetup& setup, int num_ranks, int pp, int tp, int stage) {
-  Candidate made{.plugin = "hybrid", .num_ranks = num_ranks, .pp = pp, .tp = tp};
-  made.name = "hybrid";
+// The sizes of a mesh; the rest of the ranks is data parallel.
+struct MeshSizes {
+  int pp = 1, tp = 1, ep = 1;
+};
+
+Candidate Hybrid(const TrainingSetup& setup, int num_ranks, const MeshSizes& mesh, int stage) {
+  const auto [pp, tp, ep] = mesh;
+  const bool has_ep = ep > 1;
+  Candidate made{.name = has_ep ? "moe_hybrid" : "hybrid",
+                 .plugin = has_ep ? "moe_hybrid" : "hybrid",
+                 .num_ranks = num_ranks,
+                 .pp = pp,
+                 .tp = tp,
+                 .ep = ep};
   if (pp > 1) {
     made.name += " pp" + Text(pp);
     made.options["pp_size"] = Text(pp);
@@ -23,24 +34,16 @@ Candidate Hybrid(const TrainingSetup& setup, int num_ranks, int pp, int tp, int 
     made.options["num_microbatches"] = Text(setup.batch / made.dp());
   }
   if (made.dp() > 1) made.name += " dp" + Text(made.dp());
+  if (has_ep) {
+    made.name += " ep" + Text(ep);
+    made.options["ep_size"] = Text(ep);
+  }
   if (tp > 1) {
     made.name += " tp" + Text(tp);
     made.options["tp_size"] = Text(tp);
   }
   if (made.dp() > 1) made.name += " zero" + Text(stage);
   made.options["stage"] = Text(stage);
-  return made;
-}
-
-Candidate Experts(int num_ranks, int ep, int tp) {
-  Candidate made{.plugin = "moe_hybrid", .num_ranks = num_ranks, .tp = tp, .ep = ep};
-  made.name = "moe_hybrid dp" + Text(made.dp()) + " ep" + Text(ep);
-  made.options = {{"ep_size", Text(ep)}, {"stage", "1"}};
-  if (tp > 1) {
-    made.name += " tp" + Text(tp);
-    made.options["tp_size"] = Text(tp);
-  }
-  made.name += " zero1";
   return made;
 }
 
@@ -110,14 +113,15 @@ std::vector<Candidate> Candidates(const TrainingSetup& setup, int num_ranks, boo
     for (int tp = 1; tp <= kMaxTp; tp *= 2) {
       if (pp * tp == 1 || num_ranks % (pp * tp) != 0) continue;
       if (setup.num_kv_heads == 0 || setup.num_kv_heads % tp != 0) continue;
-      all.push_back(Hybrid(setup, num_ranks, pp, tp, num_ranks > pp * tp ? 1 : 0));
-      if (pp == 1 && num_ranks > tp) all.push_back(Hybrid(setup, num_ranks, pp, tp, 3));
+      const MeshSizes mesh{.pp = pp, .tp = tp};
+      all.push_back(Hybrid(setup, num_ranks, mesh, num_ranks > pp * tp ? 1 : 0));
+      if (pp == 1 && num_ranks > tp) all.push_back(Hybrid(setup, num_ranks, mesh, 3));
     }
   }
   for (int tp = 1; tp <= kMaxTp; tp *= 2) {
     if (num_ranks % tp != 0 || (tp > 1 && setup.num_kv_heads % tp != 0)) break;
     for (const int ep : ExpertSizes(setup.num_experts, num_ranks / tp)) {
-      all.push_back(Experts(num_ranks, ep, tp));
+      all.push_back(Hybrid(setup, num_ranks, {.tp = tp, .ep = ep}, 1));
     }
   }
   return all;
@@ -157,10 +161,9 @@ std::string CodeOf(const Candidate& candidate, const TrainingSetup& setup) {
   } else if (candidate.plugin == "gemini") {
     if (!options.empty()) more = ", {.placement = " + Assignments(options) + "}";
     lines += "GeminiPlugin plugin(world.group(), training" + more + ");\n";
-  } else if (candidate.plugin == "moe_hybrid") {
-    lines += "MoeHybridParallelPlugin plugin(world, training, " + Assignments(options) + ");\n";
-  } else if (candidate.plugin == "hybrid") {
-    lines += "HybridParallelPlugin plugin(world, training, " + Assignments(options) + ");\n";
+  } else if (candidate.plugin == "hybrid" || candidate.plugin == "moe_hybrid") {
+    const char* kind = candidate.ep > 1 ? "MoeHybridParallelPlugin" : "HybridParallelPlugin";
+    lines += kind + (" plugin(world, training, " + Assignments(options)) + ");\n";
   } else {
     options["stage"] = candidate.plugin.substr(4);
     lines += "LowLevelZeroPlugin plugin(world.group(), training, " + Assignments(options) + ");\n";

@@ -39,13 +39,11 @@ absl::StatusOr<std::vector<RankPlan>> DryRun(const DryRunOptions& options,
     world.context()->set_kernel_listener(nullptr);
     const Progress step = rank.since_mark();
     const std::lock_guard lock(mutex);
-    plans.push_back({.rank = world.rank(),
-                     .memory = world.context()->ledger().figures(),
-                     .traffic = rank.progress().traffic,
-                     .step = {.seconds = step.seconds,
-                              .busy_seconds = step.busy_seconds,
-                              .flops = step.flops,
-                              .traffic = step.traffic}});
+    plans.push_back(
+        {.rank = world.rank(),
+         .memory = world.context()->ledger().figures(),
+         .traffic = rank.progress().traffic,
+         .step = {.seconds = step.seconds, .flops = step.flops, .traffic = step.traffic}});
   };
   APOGEE_RETURN_IF_ERROR(comm::DryLaunch({.num_ranks = options.num_ranks,
                                           .ranks = options.ranks,

@@ -59,9 +59,8 @@ struct RankPlan {
   comm::Traffic traffic = {};  // of all its groups together
   // Since BeginStep, or since the launch.
   struct Step {
-    double seconds = 0;       // 0 without a machine
-    double busy_seconds = 0;  // of these, not waiting for others
-    double flops = 0;         // of products, convolutions and attention
+    double seconds = 0;  // 0 without a machine
+    double flops = 0;    // of products, convolutions and attention
     comm::Traffic traffic = {};
   } step = {};
 };

@@ -60,7 +60,6 @@ RankPlan Continue(const RankPlan& shorter, const RankPlan& longer, int64_t times
   all.traffic = shorter.traffic + times * (longer.traffic - shorter.traffic);
   all.step = {
       .seconds = line(shorter.step.seconds, longer.step.seconds),
-      .busy_seconds = line(shorter.step.busy_seconds, longer.step.busy_seconds),
       .flops = line(shorter.step.flops, longer.step.flops),
       .traffic = shorter.step.traffic + times * (longer.step.traffic - shorter.step.traffic)};
   return all;

@@ -16,7 +16,6 @@ void StepClock::Rank::OnKernel(const KernelCall& call) {
   const std::lock_guard lock(mutex_);
   now_.flops += call.flops;
   now_.seconds += seconds;
-  now_.busy_seconds += seconds;
 }
 
 void StepClock::Rank::OnCall(const comm::CollectiveCall& call) {
@@ -27,7 +26,6 @@ void StepClock::Rank::OnCall(const comm::CollectiveCall& call) {
 void StepClock::Rank::Work(double seconds) {
   const std::lock_guard lock(mutex_);
   now_.seconds += seconds;
-  now_.busy_seconds += seconds;
 }
 
 void StepClock::Rank::WaitUntil(double seconds) {
@@ -61,7 +59,6 @@ Progress StepClock::Rank::progress() const {
 Progress StepClock::Rank::since_mark() const {
   const std::lock_guard lock(mutex_);
   return {.seconds = now_.seconds - mark_.seconds,
-          .busy_seconds = now_.busy_seconds - mark_.busy_seconds,
           .flops = now_.flops - mark_.flops,
           .traffic = now_.traffic - mark_.traffic};
 }
@@ -77,8 +74,9 @@ double CrowdedSeconds(const std::vector<Busy>& ranks, const Machine& machine) {
   int running = 0;
   for (size_t i = 0; i < events.size(); ++i) {
     const double share = static_cast<double>(running) * machine.threads / machine.cores;
-    if (share > 1)
+    if (share > 1) {
       extra += (events[i].first - events[i - 1].first) * (share * machine.crowding - 1);
+    }
     running += events[i].second;
   }
   return extra;

@@ -22,7 +22,6 @@ namespace apogee::plan {
 // What a rank has done so far.
 struct Progress {
   double seconds = 0;  // virtual time
-  double busy_seconds = 0;
   double flops = 0;
   comm::Traffic traffic = {};
 };

@@ -34,7 +34,7 @@ struct TrainingSetup {
   bool can_recompute = true;
   int64_t num_layers = 0;    // bounds the stages of a pipeline
   int64_t num_kv_heads = 0;  // what tp must divide; 0: the model is not cut
-  int64_t num_experts = 0;   // of a layer; what ep must divide
+  int64_t num_experts = 0;   // of a layer; ep must divide them
   int64_t max_tokens = 0;    // of a sequence
   int64_t vocab_size = 256;
   // A program's own training, instead of the ordinary loop with make_model: `plugin` is the one to

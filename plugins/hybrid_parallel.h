@@ -203,7 +203,7 @@ class HybridParallelPlugin : public Plugin {
   // After boost, with an sp_mode: the tokens this rank has (nn/parallel/sequence_parallel.h); else
   // null.
   const nn::parallel::SequenceParallel* sequence_parallel() const;
-  // After boost, with ep_size above 1: who holds which experts
+  // After boost, with ep_size above 1: the ranks that hold each expert
   // (nn/parallel/experts/expert_parallel.h); else null.
   const nn::parallel::ExpertParallel* expert_parallel() const;
   // With stage 3: the plugin that shards this rank's part of the model over dp x sp

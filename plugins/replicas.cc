@@ -190,6 +190,8 @@ void PrepareReplicasButValues(const std::string& plugin, nn::Module& model,
 }
 
 void SyncValue(autograd::Parameter& parameter, const comm::GroupPtr& group) {
+  // Cached blocks of earlier values, of all sizes, would add up to a whole model.
+  if (parameter.is_lazy()) parameter.context()->allocator().ReleaseCache();
   if (group != nullptr) SendValue(parameter, *group).Wait();
 }
 

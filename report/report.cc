@@ -101,20 +101,7 @@ absl::Status WriteReport(const std::vector<std::string>& folders, const std::str
   if (std::error_code error; std::filesystem::is_directory(path, error)) {
     return InvalidArgument("cannot write ", path, ": it is a folder; give the file to write");
   }
-  const std::string temporary = path + ".tmp";
-  absl::Status status;
-  {
-    APOGEE_ASSIGN_OR_RETURN(const auto file, LineFile::Create(temporary));
-    status = file->Append(page);
-  }
-  std::error_code error;
-  if (status.ok()) {
-    std::filesystem::rename(temporary, path, error);
-    if (!error) return absl::OkStatus();
-    status = InvalidArgument("cannot write ", path, ": ", error.message());
-  }
-  std::filesystem::remove(temporary, error);
-  return status;
+  return LineFile::Replace(path, page);
 }
 
 }  // namespace apogee::report

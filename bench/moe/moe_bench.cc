@@ -91,20 +91,14 @@ int main(int argc, char** argv) {
                   precision.c_str(), threads, tokens / MedianStep(1, threads, training, steps));
       return 0;
     }
-    std::vector<double> one_s, ranks_s, ratio;
-    for (int round = 0; round < rounds; ++round) {
-      double one = 0;
-      if (round % 2 == 0) one = MedianStep(1, threads, training, steps);
-      const double ranks = MedianStep(ep, 1, training, steps);
-      if (round % 2 != 0) one = MedianStep(1, threads, training, steps);
-      one_s.push_back(one);
-      ranks_s.push_back(ranks);
-      ratio.push_back(one / ranks);
-    }
+    const Turns turns = TakeTurns(
+        rounds, [&] { return MedianStep(1, threads, training, steps); },
+        [&] { return MedianStep(ep, 1, training, steps); });
     std::printf(
         "{\"precision\": \"%s\", \"ep\": %d, \"threads_tokens_per_s\": %.1f, "
         "\"ranks_tokens_per_s\": %.1f, \"ratio\": %.3f}\n",
-        precision.c_str(), ep, tokens / Median(one_s), tokens / Median(ranks_s), Median(ratio));
+        precision.c_str(), ep, tokens / Median(turns.one_s), tokens / Median(turns.other_s),
+        Median(turns.ratio));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "moe_bench: %s\n", error.what());
     return 1;

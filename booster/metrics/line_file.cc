@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 namespace apogee {
 namespace {
@@ -34,6 +36,17 @@ absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Continue(const std::string& 
   APOGEE_ASSIGN_OR_RETURN(std::unique_ptr<LineFile> file, Open(path));
   file->size_ = lseek(file->descriptor_, 0, SEEK_END);
   return file;
+}
+
+absl::Status LineFile::Replace(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> file, Create(temporary));
+  absl::Status status = file->Append(text);
+  std::error_code error;
+  if (status.ok()) std::filesystem::rename(temporary, path, error);
+  if (error) status = CannotWrite(path, error.message());
+  if (!status.ok()) std::filesystem::remove(temporary, error);
+  return status;
 }
 
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Open(const std::string& path) {

@@ -26,6 +26,9 @@ class LineFile {
   static absl::StatusOr<std::unique_ptr<LineFile>> Create(const std::string& path);
   // Continues after the existing contents. Makes the file if it is missing.
   static absl::StatusOr<std::unique_ptr<LineFile>> Continue(const std::string& path);
+  // Gives the file this text alone. A reader meanwhile sees the old text or the new one, and an
+  // error leaves the old one.
+  static absl::Status Replace(const std::string& path, const std::string& text);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;

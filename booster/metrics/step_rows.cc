@@ -3,11 +3,9 @@
 #include "apogee/booster/metrics/step_rows.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <sstream>
-#include <system_error>
 
 #include "apogee/checkpoint/format/open_tensor_file.h"
 
@@ -41,12 +39,7 @@ absl::StatusOr<OpenedStepRows> OpenStepRows(const std::string& path, int64_t res
   std::string kept;
   for (const auto& [step, line] : rows) kept += line + "\n";
   if (!rows.empty()) opened.last_step = rows.rbegin()->first;
-  const std::string temporary = path + ".tmp";
-  APOGEE_ASSIGN_OR_RETURN(const std::unique_ptr<LineFile> file, LineFile::Create(temporary));
-  APOGEE_RETURN_IF_ERROR(file->Append(kept));
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) return DataLoss("cannot write ", path, ": ", error.message());
+  APOGEE_RETURN_IF_ERROR(LineFile::Replace(path, kept));
   APOGEE_ASSIGN_OR_RETURN(opened.file, LineFile::Continue(path));
   return opened;
 }

@@ -25,7 +25,7 @@ namespace apogee::checkpoint {
 std::vector<std::pair<std::string, SafetensorsEntry>> SplitFusedExperts(
     const std::string& name, const SafetensorsEntry& entry);
 
-// What Mixtral calls a tensor that Qwen calls `name`, or the reverse; "" for other tensors.
+// Mixtral's name of a tensor with Qwen's name `name`, or the reverse; "" for other tensors.
 std::string OtherExpertName(const std::string& name);
 
 // A fused tensor, and the tensors whose elements follow each other in it.
@@ -33,9 +33,9 @@ struct FusedExperts {
   std::vector<int64_t> shape;
   std::vector<std::string> parts;
 };
-// By its name: what SplitFusedExperts takes apart, and Mixtral's gates, which have another name
-// beside fused experts. `shapes`: of all tensors of a model, by name. Experts of unequal shapes,
-// and layers that lack a matrix of an expert, stay as they are.
+// The fused tensors of a model, by name, and Mixtral's gates, whose name differs beside fused
+// experts. SplitFusedExperts is the reverse. `shapes`: of all tensors of the model, by name.
+// Experts of unequal shapes, and layers that lack a matrix of an expert, stay as they are.
 std::map<std::string, FusedExperts> FuseExperts(
     const std::map<std::string, std::vector<int64_t>>& shapes);
 

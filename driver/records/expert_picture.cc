@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
+#include <utility>
 
 #include "apogee/core/text/text.h"
 #include "apogee/pictures/svg_writer.h"
@@ -14,7 +16,7 @@ namespace {
 
 // In pixels.
 constexpr double kMargin = 16, kLeft = 90, kWidth = 640, kTop = 62, kBandGap = 26;
-constexpr double kRow = 12, kLegendStep = 44;
+constexpr double kRow = 12, kLegendStep = 52;
 constexpr size_t kMostColumns = 160, kLeastColumns = 8, kMostCells = 20000;
 constexpr double kDarkest = 2;  // the share from which on a cell is as dark as can be
 
@@ -35,49 +37,68 @@ std::string ShareText(double share) {
   return text;
 }
 
-// The mean share of an expert over the steps of a column.
-double MeanShare(const std::vector<std::vector<float>>& shares, size_t expert, size_t begin,
-                 size_t end) {
-  double sum = 0;
-  for (size_t s = begin; s < end; ++s) sum += static_cast<double>(shares[s][expert]);
-  return sum / static_cast<double>(end - begin);
-}
-
 void DrawLegend(SvgWriter& svg) {
   svg.Text(kMargin, 24, "Loads of experts", "font-size=\"15\" font-weight=\"bold\"");
   double x = kLeft;
   for (const double share : {0.0, 0.5, 1.0, 1.5, kDarkest}) {
     svg.Rect({x, 36, 12, 12}, Fill(share) + " stroke=\"#999\"");
     svg.Text(x + 16, 46, ShareText(share), "font-size=\"11\"");
-    x += kLegendStep + 8;
+    x += kLegendStep;
   }
   svg.Text(x + 8, 46, "of an even load", "font-size=\"11\"");
 }
 
 }  // namespace
 
-std::string ExpertPicture(const std::vector<std::vector<float>>& shares,
-                          const std::vector<int64_t>& experts, int64_t first_step) {
+ExpertPicture::ExpertPicture(std::vector<size_t> experts) : experts_(std::move(experts)) {
+  const size_t rows = std::accumulate(experts_.begin(), experts_.end(), size_t{0});
+  // Even, for MergePairs.
+  most_columns_ = std::clamp(kMostCells / std::max<size_t>(rows, 1), kLeastColumns, kMostColumns);
+  most_columns_ += most_columns_ % 2;
+}
+
+void ExpertPicture::Add(const std::vector<double>& loads) {
+  if (columns_.empty() || columns_.back().steps == steps_per_column_) {
+    if (columns_.size() == most_columns_) MergePairs();
+    columns_.push_back({.loads = std::vector<double>(loads.size())});
+  }
+  for (size_t e = 0; e < loads.size(); ++e) columns_.back().loads[e] += loads[e];
+  ++columns_.back().steps;
+}
+
+void ExpertPicture::MergePairs() {
+  for (size_t c = 0; c < columns_.size() / 2; ++c) {
+    const Column& second = columns_[2 * c + 1];
+    Column merged = columns_[2 * c];
+    for (size_t e = 0; e < merged.loads.size(); ++e) merged.loads[e] += second.loads[e];
+    merged.steps += second.steps;
+    columns_[c] = std::move(merged);
+  }
+  columns_.resize(columns_.size() / 2);
+  steps_per_column_ *= 2;
+}
+
+std::string ExpertPicture::Draw(int64_t last_step) const {
+  if (columns_.empty()) return "";
   SvgWriter svg;
-  const size_t steps = shares.size(), rows = std::max<size_t>(shares.at(0).size(), 1);
-  const size_t columns =
-      std::min(steps, std::clamp(kMostCells / rows, kLeastColumns, kMostColumns));
-  const double cell = kWidth / static_cast<double>(columns);
+  const double cell = kWidth / static_cast<double>(columns_.size());
+  int64_t first_step = last_step + 1;
+  for (const Column& column : columns_) first_step -= column.steps;
   DrawLegend(svg);
   double y = kTop;
-  size_t expert = 0;  // over all layers
-  for (size_t layer = 0; layer < experts.size(); ++layer) {
+  size_t row = 0;  // over all layers
+  for (size_t layer = 0; layer < experts_.size(); ++layer) {
     svg.Text(kMargin, y + 12, "layer " + std::to_string(layer), "font-size=\"12\"");
     const double top = y + 2;
-    for (int64_t e = 0; e < experts[layer]; ++e, ++expert, y += kRow) {
-      for (size_t c = 0; c < columns; ++c) {
-        const size_t begin = c * steps / columns, end = (c + 1) * steps / columns;
-        const double share = MeanShare(shares, expert, begin, end);
+    for (size_t e = 0; e < experts_[layer]; ++e, ++row, y += kRow) {
+      int64_t step = first_step - 1;
+      for (size_t c = 0; c < columns_.size(); ++c) {
+        const double share = columns_[c].loads[row] / static_cast<double>(columns_[c].steps);
+        step += columns_[c].steps;
         // Cells overlap a little, so that no background shows between them.
         svg.Rect({kLeft + cell * static_cast<double>(c), y + 2, cell + 0.3, kRow + 0.3},
                  Fill(share),
-                 "expert " + std::to_string(e) + ", step " +
-                     FormatThousands(first_step + static_cast<int64_t>(end) - 1) + ": " +
+                 "expert " + std::to_string(e) + ", step " + FormatThousands(step) + ": " +
                      ShareText(share));
       }
     }
@@ -85,8 +106,7 @@ std::string ExpertPicture(const std::vector<std::vector<float>>& shares,
     y += kBandGap;
   }
   svg.Text(kLeft, y, "step " + FormatThousands(first_step), "font-size=\"11\"");
-  svg.Text(kLeft + kWidth, y, FormatThousands(first_step + static_cast<int64_t>(steps) - 1),
-           "font-size=\"11\" text-anchor=\"end\"");
+  svg.Text(kLeft + kWidth, y, FormatThousands(last_step), "font-size=\"11\" text-anchor=\"end\"");
   return svg.Document(kLeft + kWidth + kMargin, y + kMargin);
 }
 

@@ -108,7 +108,7 @@ int Train(const driver::Rank& rank, const Flags& flags) {
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
   const std::string layout = driver::DescribeMesh(rank.world, flags.parallel);
   if (!run.Start(boosted, scheduler, {"Mixtral", num_parameters, layout})) return 0;
-  driver::ExpertLoads loads(rank, flags, boosted.model, plugin, run.step());
+  driver::ExpertLoads loads(rank, flags, boosted.model, plugin, run);
 
   const Accumulation window = booster.accumulate(flags.accumulate);
   for (auto& samples : run.samples()) {
@@ -122,10 +122,10 @@ int Train(const driver::Rank& rank, const Flags& flags) {
     boosted.optimizer.zero_grad();
     scheduler.step();
     const bool leave = run.AfterStep();
-    if (const std::string text = loads.AfterStep(); !text.empty()) run.Note(text);
+    loads.AfterStep(run);
     if (leave) return run.exit_code();
   }
-  loads.WritePicture();
+  loads.WritePicture(run.step());
   run.Validate();
   run.ReportMemory();
   run.WriteSample();

@@ -5,7 +5,6 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
-#include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/moe/moe.h"
 
 namespace apogee::nn {
@@ -28,7 +27,7 @@ std::vector<double> CountsOf(const std::vector<int64_t>& chosen, int64_t num_exp
 }
 
 // Sums counts and numbers of tokens over the ranks, all layers in one message. Returns the number
-// of ranks. Counts below 2^24 are exact in f32; f64 has more.
+// of ranks.
 double SumOverRanks(std::vector<Layer>& layers) {
   std::vector<double> values = {1};
   for (Layer& layer : layers) {
@@ -36,10 +35,7 @@ double SumOverRanks(std::vector<Layer>& layers) {
     values.insert(values.end(), layer.counts.begin(), layer.counts.end());
     values.push_back(static_cast<double>(NumTokens(layer)));
   }
-  const autograd::NoGradGuard no_grad;
-  const Tensor local = Tensor::FromVector<double>(values, {static_cast<int64_t>(values.size())},
-                                                  layers[0].record.scores.context(), DType::kF64);
-  values = layers[0].moe->SumOverBatch(local).ToVector<double>();
+  values = layers[0].moe->SumOverRanks(values);
   auto next = values.begin() + 1;
   for (Layer& layer : layers) {
     for (double& count : layer.counts) count = *next++;

@@ -3,8 +3,9 @@
 // Which experts each token takes, and how the choices are sorted by expert: plain numbers, no
 // tensors. Private to nn/moe.
 //
-//   std::vector<int64_t> chosen = ChooseExperts(scores, {.num_experts = 8, .top_k = 2});
-//   RowPlan plan = SortByExpert(chosen, 8, 2);      // plan.counts[3]: the rows of expert 3
+//   const ChoiceRule rule{.num_experts = 8, .top_k = 2};
+//   std::vector<int64_t> chosen = ChooseExperts(scores, rule);
+//   RowPlan plan = SortByExpert(chosen, rule);      // plan.counts[3]: the rows of expert 3
 //
 // docs/moe.md has the rules for ties, groups and capacity.
 #ifndef APOGEE_NN_MOE_CHOICE_H_

@@ -4,28 +4,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/moe/moe.h"
 
 namespace apogee::nn {
-namespace {
-
-// The choices of the layers, one after the other, over all ranks. Whole numbers: exact in f64.
-std::vector<double> SumChoices(const std::vector<Moe*>& layers) {
-  std::vector<double> choices;
-  for (Moe* layer : layers) {
-    const std::vector<int64_t> own = layer->TakeChoices();
-    choices.insert(choices.end(), own.begin(), own.end());
-  }
-  const autograd::NoGradGuard no_grad;
-  const Tensor local =
-      Tensor::FromVector<double>(choices, {static_cast<int64_t>(choices.size())},
-                                 layers[0]->choice_bias()->data().context(), DType::kF64);
-  return layers[0]->SumOverBatch(local).ToVector<double>();
-}
-
-}  // namespace
-
 void UpdateChoiceBias(Module& model, double rate) {
   APOGEE_CHECK(std::isfinite(rate) && rate >= 0, "UpdateChoiceBias: rate is ", rate,
                "; it must be a finite number of at least 0");
@@ -40,8 +21,13 @@ void UpdateChoiceBias(Module& model, double rate) {
   APOGEE_CHECK(!layers.empty(),
                "UpdateChoiceBias: the model has no mixture of experts with MoeConfig::choice_bias");
   if (layers[0]->choice_bias()->data().context()->is_dry()) return;
-  const std::vector<double> choices = SumChoices(layers);
-  auto next = choices.begin();
+  std::vector<double> choices;  // of the layers, one after the other
+  for (Moe* layer : layers) {
+    const std::vector<int64_t> own = layer->TakeChoices();
+    choices.insert(choices.end(), own.begin(), own.end());
+  }
+  choices = layers[0]->SumOverRanks(choices);
+  auto next = choices.cbegin();
   for (Moe* layer : layers) {
     const auto end = next + static_cast<std::ptrdiff_t>(layer->config().num_experts);
     const double sum = std::accumulate(next, end, 0.0);

@@ -3,7 +3,7 @@
 // Experts: gated MLPs side by side. Each expert has matrices of its own; the rows of all of them
 // are computed by grouped products. Private to nn/moe.
 //
-//   auto experts = std::make_shared<Experts>(sizes, names, init, residual_init);
+//   auto experts = std::make_shared<Experts>(options);
 //   Tensor y = experts->Run(rows, counts);      // rows [R, hidden_size], sorted by expert
 //
 // Parameters of expert 3: "3.gate_proj.weight" and "3.up_proj.weight" [intermediate, hidden_size],

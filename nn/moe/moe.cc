@@ -10,6 +10,7 @@
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/grouped.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/autograd/grad_mode.h"
 #include "apogee/autograd/recompute.h"
 #include "apogee/nn/models/transformer/path_register.h"
 #include "apogee/nn/moe/experts.h"
@@ -141,6 +142,13 @@ Tensor Moe::AddShared(const Tensor& y, const Tensor& x) const {
 }
 
 Moe::Record Moe::TakeRecord() { return std::exchange(record_, {}); }
+
+std::vector<double> Moe::SumOverRanks(const std::vector<double>& values) const {
+  const autograd::NoGradGuard no_grad;
+  return SumOverBatch(Tensor::FromVector<double>(values, {static_cast<int64_t>(values.size())},
+                                                 Parameters()[0]->context(), DType::kF64))
+      .ToVector<double>();
+}
 
 void Moe::DescribeConfig(ConfigTexts& texts) const { texts.function["moe"] = MoeText(config_); }
 

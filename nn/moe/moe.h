@@ -60,8 +60,8 @@ class Moe : public Module, public Configured {
   // How often each expert was chosen in training since the last call, also behind the capacity.
   // Second runs of Recompute do not count.
   std::vector<int64_t> TakeChoices();
-  // Module::SumOverBatch, for AuxiliaryLoss.
-  using Module::SumOverBatch;
+  // The sums over the ranks that share a micro-batch (SumOverBatch). Whole numbers stay exact.
+  std::vector<double> SumOverRanks(const std::vector<double>& values) const;
 
  private:
   class SharedExpert;

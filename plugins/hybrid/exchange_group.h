@@ -12,9 +12,9 @@
 
 namespace apogee {
 
-// The mesh's group, or a duplicate of it if gradients are averaged over the same ranks. A rank that
-// lacks a gradient starts that average later than others: in one group, ranks would then call
-// collectives in different orders. Collective. Not null: the axis has several ranks.
+// Returns the mesh's group, or a duplicate if gradients are averaged over the same ranks. Such an
+// average starts later on a rank without a gradient, so in one group ranks would call collectives
+// in different orders. Collective. The axis must have several ranks.
 inline comm::GroupPtr ExchangeGroup(const comm::Mesh& mesh, comm::Axis axis) {
   constexpr std::chrono::seconds kTimeout{60};
   const comm::GroupPtr group = mesh.group(axis);

@@ -86,12 +86,10 @@ void HybridPipeline::Cut(nn::Module& model, const comm::World& world, const comm
 void HybridPipeline::DropElsewhere(autograd::Parameter& parameter, DType dtype) {
   const std::vector<int>& holders = cut_->HoldersOf(parameter);
   if (std::ranges::find(holders, stage_) != holders.end()) return;
-  const std::string where = "it lies on pipeline stage " + std::to_string(holders[0]) +
-                            ", this is stage " + std::to_string(stage_);
   DropValue(parameter, dtype,
-            where +
-                "; run the model with booster.execute_pipeline, and if a piece here uses the "
-                "parameter, list it in nn::Piece::tied");
+            internal::Concat("it lies on pipeline stage ", holders[0], ", this is stage ", stage_,
+                             "; run the model with booster.execute_pipeline, and if a piece here "
+                             "uses the parameter, list it in nn::Piece::tied"));
 }
 
 void HybridPipeline::Attach(const nn::Module& model, const comm::World& world) {

@@ -103,11 +103,11 @@ void HybridParallelPlugin::State::MakeInner() {
   CutParameters cut{
       .statistics_group = is_cut() ? holders : nullptr,
       .part_of = [this](const autograd::Parameter& parameter) { return PartOf(parameter); },
-      .bucket_key = bucket_key};
+      .bucket_key = bucket_key,
+      .is_synced = is_cut()};
   if (options_.ep_size > 1) {
     cut.is_expert = [this](const autograd::Parameter& parameter) { return IsExpert(parameter); };
     cut.expert_copies = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
-    cut.is_synced = true;
   }
   if (options_.stage == 0) {
     inner_ = std::make_unique<DdpPlugin>(dp, training_, DdpOptions{}, cut);
@@ -199,11 +199,8 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
   optimizer.ForEachView([&](const optim::ParamView& view, int group) {
     cut_multiples.push_back(traits.Of(view, group).cut_multiple);
   });
-  if (pipeline_.is_on()) {
-    CutIntoStages(model, optimizer);
-  } else if (is_cut()) {
-    SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
-  }
+  if (is_cut()) SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
+  if (pipeline_.is_on()) CutIntoStages(model);
   if (options_.ep_size > 1) SpreadExperts(model);
   const PrecisionPolicy policy(training_, model);
   const auto take = [&](autograd::Parameter& parameter) { TakeValue(parameter, policy); };
@@ -213,7 +210,7 @@ optim::Optimizer& HybridParallelPlugin::State::Configure(nn::Module& model,
         nn::parallel::TensorParallelOptions{.cut_sequence = sequence_.uses_tp(),
                                             .keeps_experts = options_.ep_size > 1});
     parallel_->Apply(take);
-  } else {
+  } else if (is_cut()) {
     for (const autograd::ParameterPtr& parameter : model.Parameters()) take(*parameter);
   }
   for (size_t i = 0; is_cut() && i < cut_multiples.size(); ++i) {
@@ -246,7 +243,7 @@ void HybridParallelPlugin::State::SpreadExperts(nn::Module& model) {
 // One value after the other, so that no rank needs room for the whole model.
 void HybridParallelPlugin::State::TakeValue(autograd::Parameter& parameter,
                                             const PrecisionPolicy& policy) {
-  if (is_cut()) SyncValue(parameter, world_.group());
+  SyncValue(parameter, world_.group());
   if (pipeline_.is_on()) pipeline_.DropElsewhere(parameter, policy.Of(parameter));
   if (experts_ == nullptr || !parameter.is_here()) return;
   const int holder = experts_->HolderOf(parameter), own = experts_->group()->rank();
@@ -256,8 +253,7 @@ void HybridParallelPlugin::State::TakeValue(autograd::Parameter& parameter,
                              own, "; tokens are sent there"));
 }
 
-void HybridParallelPlugin::State::CutIntoStages(nn::Module& model, optim::Optimizer& optimizer) {
-  SyncReplicasButValues("hybrid_parallel", model, optimizer, world_.group());
+void HybridParallelPlugin::State::CutIntoStages(nn::Module& model) {
   pipeline_.Cut(model, world_, *mesh_);
   const nn::parallel::SequenceParallel* sequence = sequence_.parallel();
   if (sequence == nullptr) return;

@@ -37,13 +37,14 @@ struct HybridParallelPlugin::State {
   // Whether ranks hold only parts of the model.
   bool is_cut() const { return options_.tp_size > 1 || options_.ep_size > 1 || pipeline_.is_on(); }
   int DataRank() const;
-  // Drops the experts that other ranks hold.
+  // Sends rows to the ranks that hold their experts, from now on.
   void SpreadExperts(nn::Module& model);
+  // Gives the parameter rank 0's value, or none if other ranks hold it. Collective.
   void TakeValue(autograd::Parameter& parameter, const PrecisionPolicy& policy);
   bool IsExpert(const autograd::Parameter& parameter) const {
     return experts_ != nullptr && experts_->IsExpert(parameter);
   }
-  void CutIntoStages(nn::Module& model, optim::Optimizer& optimizer);
+  void CutIntoStages(nn::Module& model);
   // The part of a parameter that this rank has before the data-parallel axis shards it.
   Layout PartOf(const autograd::Parameter& parameter) const;
   // Binds the view of a parameter that lies on another stage.

@@ -27,13 +27,14 @@ struct CutParameters {
   // gradients are reduced in different passes (BackwardPasses). Null: all have the same key. Called
   // in boost.
   std::function<int(const autograd::Parameter&)> bucket_key = {};
-  // Parameters that not every rank of the plugin's group holds: experts. Their gradients are means
-  // over the ranks of `expert_copies`, which hold the same ones (null: only this rank), and so are
-  // their shards. What a rank adds must be a mean over the other ranks already. Null: there are
-  // none.
+  // Selects experts: parameters that only some ranks of the plugin's group hold. The ranks of
+  // `expert_copies` hold the same ones (null: only this rank). The plugin averages their gradients,
+  // and shards them, over these ranks. Backward must give each rank the mean over the ranks that
+  // hold other experts. Null: there are none.
   std::function<bool(const autograd::Parameter&)> is_expert = {};
   comm::GroupPtr expert_copies = nullptr;
-  // Ranks have the same model and values: the inner plugin neither compares nor sends them.
+  // The ranks have the same model and values. Then the inner plugin neither compares nor sends
+  // them.
   bool is_synced = false;
 };
 

@@ -58,9 +58,17 @@ void DataParallelEngine::Check(nn::Module& model, optim::Optimizer& optimizer) c
   CheckPrecision(PrecisionPolicy(training_, model), optimizer);
 }
 
-void DataParallelEngine::Prepare(nn::Module& model, const optim::Optimizer& optimizer) const {
-  if (!cut_.is_synced) return PrepareReplicas(plugin_, model, optimizer, group_);
+void DataParallelEngine::Prepare(nn::Module& model, const optim::Optimizer& optimizer,
+                                 bool with_values) const {
+  if (!cut_.is_synced) {
+    const auto prepare = with_values ? PrepareReplicas : PrepareReplicasButValues;
+    return prepare(plugin_, model, optimizer, group_);
+  }
   if (group_ != nullptr) MaskByPlace(model, group_->rank());
+}
+
+void DataParallelEngine::TakeValue(autograd::Parameter& parameter) const {
+  if (!cut_.is_synced) SyncValue(parameter, group_);
 }
 
 void DataParallelEngine::Listen() {
@@ -206,11 +214,7 @@ optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& 
   Check(model, optimizer);
   optimizer_ = &optimizer;
   policy_ = PrecisionPolicy(training_, model);
-  if (shards_frozen()) {
-    PrepareReplicasButValues(plugin_, model, optimizer, group_);
-  } else {
-    Prepare(model, optimizer);
-  }
+  Prepare(model, optimizer, /*with_values=*/!shards_frozen());
   Choose(model, optimizer);
   std::vector<std::vector<chunk::ChunkSpec>> plans;
   for (const Share& share : shares_) {

@@ -88,8 +88,10 @@ class DataParallelEngine : public BackwardPasses, protected StepListener {
   DataParallelEngine(std::string plugin, comm::GroupPtr group, const TrainingOptions& training,
                      const CutParameters& cut, std::string problems);
 
-  // PrepareReplicas over the group, unless the ranks have been synchronised.
-  void Prepare(nn::Module& model, const optim::Optimizer& optimizer) const;
+  // PrepareReplicas over the group, or without the values, which TakeValue then gives one by one.
+  // Both leave out what CutParameters::is_synced says.
+  void Prepare(nn::Module& model, const optim::Optimizer& optimizer, bool with_values = true) const;
+  void TakeValue(autograd::Parameter& parameter) const;
   // From now on the engine listens to the optimizer's steps. Sets clipping and the loss scale.
   void Listen();
   void BeforeStep() override;

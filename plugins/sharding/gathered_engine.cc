@@ -10,7 +10,6 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/optim/core/options_agreement.h"
 #include "apogee/plugins/precision.h"
-#include "apogee/plugins/replicas.h"
 
 namespace apogee {
 namespace {
@@ -66,18 +65,11 @@ std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model, const Shar
                            .cut_multiples = std::move(cut_multiples)});
 }
 
-// Gives every rank rank 0's value. No rank has allocated a lazy one until now.
-void GatheredEngine::TakeValue(autograd::Parameter& parameter) const {
-  // Cached blocks of earlier values, of all sizes, would add up to a whole model.
-  if (parameter.is_lazy()) parameter.context()->allocator().ReleaseCache();
-  SyncValue(parameter, group_);
-}
-
 void GatheredEngine::PlaceValues(nn::Module& model, const Share& share,
                                  const std::vector<chunk::ChunkSpec>& plan) {
   const ContextPtr device = model.Parameters()[0]->context();
   MakeHomes(plan, device);
-  for (const autograd::ParameterPtr& parameter : unheld_) SyncValue(*parameter, group_);
+  for (const autograd::ParameterPtr& parameter : unheld_) TakeValue(*parameter);
   parameters_ = chunk::ShardedParameters::Make(
       Parameters(share), plan,
       {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,

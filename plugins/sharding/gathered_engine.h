@@ -43,7 +43,6 @@ class GatheredEngine : public ShardedEngine {
   void BeforeStep() override;
   void AfterStep() override;
 
-  void TakeValue(autograd::Parameter& parameter) const;
   void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);
   void LimitDevice(nn::Module& model);
   void Settle();

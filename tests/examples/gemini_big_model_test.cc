@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <string>
 
+#include "apogee/tests/examples/text_program_test.h"
 #include "apogee/tests/support/files/trace_file.h"
 #include "apogee/tests/support/files/xml.h"
-#include "apogee/tests/support/program.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -18,26 +18,15 @@ namespace gemini_big_model_test {
 using ::apogee::testing::ParseXml;
 using ::apogee::testing::ProgramResult;
 using ::apogee::testing::ReadFile;
-using ::apogee::testing::RunProgram;
-using ::apogee::testing::TempDir;
+using ::apogee::testing::TextProgramTest;
 using ::testing::HasSubstr;
 
-class GeminiBigModelTest : public ::testing::Test {
+class GeminiBigModelTest : public TextProgramTest {
  protected:
-  GeminiBigModelTest() {
-    std::string text;
-    for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i % 40) + " of the text\n";
-    text_ = dir_.Write("text.txt", text);
-  }
-  // `flags` come last and win.
-  ProgramResult Train(const std::string& flags) {
-    return RunProgram(APOGEE_GEMINI_BIG_MODEL,
-                      "--data " + text_ +
-                          " --layers 4 --heads 2 --dim 32 --block 16 --batch 4 --steps 6 --lr 0.01"
-                          " --precision f32 --chunk-bytes 5000 --log-every 1 " +
-                          flags,
-                      dir_);
-  }
+  GeminiBigModelTest()
+      : TextProgramTest(APOGEE_GEMINI_BIG_MODEL,
+                        "--layers 4 --heads 2 --dim 32 --block 16 --batch 4 --steps 6 --lr 0.01 "
+                        "--precision f32 --chunk-bytes 5000 --log-every 1") {}
   // "step 1 loss 5.5432", without times.
   static std::vector<std::string> Losses(const std::string& out) {
     std::vector<std::string> losses;
@@ -46,9 +35,6 @@ class GeminiBigModelTest : public ::testing::Test {
     }
     return losses;
   }
-
-  TempDir dir_;
-  std::string text_;
 };
 
 TEST_F(GeminiBigModelTest, EveryPlacementTrainsTheSameModel) {

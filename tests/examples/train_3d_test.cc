@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "apogee/tests/support/program.h"
+#include "apogee/tests/examples/text_program_test.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -16,38 +16,18 @@ namespace train_3d_test {
 using ::apogee::testing::ProgramResult;
 using ::apogee::testing::ReadFile;
 using ::apogee::testing::ReadRows;
-using ::apogee::testing::RunProgram;
-using ::apogee::testing::TempDir;
+using ::apogee::testing::TextProgramTest;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class Train3dTest : public ::testing::Test {
+class Train3dTest : public TextProgramTest {
  protected:
-  Train3dTest() {
-    std::string text;
-    for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i % 40) + " of the text\n";
-    text_ = dir_.Write("text.txt", text);
-  }
-  // `flags` come last and win.
-  ProgramResult Train(const std::string& flags) {
-    return RunProgram(APOGEE_TRAIN_3D,
-                      "--data " + text_ +
-                          " --layers 4 --heads 4 --kv-heads 2 --dim 32 --hidden 48 --block 16"
-                          " --batch 8 --steps 10 --lr 0.01 --precision f64 --max-norm 1 " +
-                          flags,
-                      dir_);
-  }
-  void ExpectRefused(const std::string& flags, int exit_code, const std::string& message) {
-    const ProgramResult result = Train("--out " + (dir_ / "refused") + " " + flags);
-    EXPECT_EQ(result.exit_code, exit_code) << flags << "\n" << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr(message)) << flags;
-    EXPECT_EQ(result.out, "") << flags;
-    EXPECT_FALSE(std::filesystem::exists(dir_ / "refused")) << flags;
-  }
-
-  TempDir dir_;
-  std::string text_;
+  Train3dTest()
+      : TextProgramTest(
+            APOGEE_TRAIN_3D,
+            "--layers 4 --heads 4 --kv-heads 2 --dim 32 --hidden 48 --block 16 --batch 8 "
+            "--steps 10 --lr 0.01 --precision f64 --max-norm 1") {}
 };
 
 TEST_F(Train3dTest, EveryCutTrainsTheSameModel) {
@@ -63,12 +43,8 @@ TEST_F(Train3dTest, EveryCutTrainsTheSameModel) {
     ASSERT_EQ(result.exit_code, 0) << flags << result.err;
     EXPECT_EQ(result.err, "");
     EXPECT_EQ(result.out, ReadFile(dir_ / "cut/train.log")) << "rank 0 speaks for all";
-    const auto got = ReadRows(dir_ / "cut/metrics.jsonl");
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_NEAR(want[i]["loss"], got[i]["loss"], 1e-8) << flags;
-      EXPECT_NEAR(want[i]["grad_norm"], got[i]["grad_norm"], 1e-8) << flags;
-    }
+    SCOPED_TRACE(flags);
+    ExpectSameSteps("cut", "one");
   }
 }
 
@@ -98,9 +74,10 @@ TEST_F(Train3dTest, WrongUsageExitsWith2) {
 }
 
 TEST_F(Train3dTest, WhatDoesNotFitExitsWith1) {
-  ExpectRefused("--ranks 6", 1, "pp_size 2 x tp_size 2 = 4 does not divide the world of 6 ranks");
+  ExpectRefused("--ranks 6", 1, "pp_size 2 x tp_size 2 = 4 does not divide the world of 6 ranks",
+                2);
   ExpectRefused("--layers 1 --schedule zbv", 1,
-                "the model has 3 pieces, which cannot be cut into 4");
+                "the model has 3 pieces, which cannot be cut into 4", 2);
   ExpectRefused("--trace " + text_ + "/run.json", 1, "--trace: ");
 }
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "apogee/tests/examples/text_program_test.h"
 #include "apogee/tests/support/files/xml.h"
-#include "apogee/tests/support/program.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -18,39 +18,16 @@ using ::apogee::testing::ParseXml;
 using ::apogee::testing::ProgramResult;
 using ::apogee::testing::ReadFile;
 using ::apogee::testing::ReadRows;
-using ::apogee::testing::RunProgram;
-using ::apogee::testing::TempDir;
+using ::apogee::testing::TextProgramTest;
 using ::testing::HasSubstr;
 
-class TrainLlamaHybridTest : public ::testing::Test {
+class TrainLlamaHybridTest : public TextProgramTest {
  protected:
-  TrainLlamaHybridTest() {
-    std::string text;
-    for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i % 40) + " of the text\n";
-    text_ = dir_.Write("text.txt", text);
-  }
-
-  // `flags` come last and win.
-  ProgramResult Train(const std::string& flags) {
-    return RunProgram(APOGEE_TRAIN_LLAMA,
-                      "--data " + text_ +
-                          " --layers 1 --heads 4 --kv-heads 2 --dim 32 --hidden 48 --block 16"
-                          " --batch 8 --steps 12 --lr 0.01 --sample 20 --precision f64 " +
-                          flags,
-                      dir_);
-  }
-  void ExpectRefused(const std::string& flags, int exit_code, const std::string& message,
-                     int num_lines = 1) {
-    const ProgramResult result = Train("--out " + (dir_ / "refused") + " " + flags);
-    EXPECT_EQ(result.exit_code, exit_code) << flags << "\n" << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr(message)) << flags;
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), num_lines) << result.err;
-    EXPECT_EQ(result.out, "") << flags;
-    EXPECT_FALSE(std::filesystem::exists(dir_ / "refused")) << flags;
-  }
-
-  TempDir dir_;
-  std::string text_;
+  TrainLlamaHybridTest()
+      : TextProgramTest(
+            APOGEE_TRAIN_LLAMA,
+            "--layers 1 --heads 4 --kv-heads 2 --dim 32 --hidden 48 --block 16 --batch 8 "
+            "--steps 12 --lr 0.01 --sample 20 --precision f64") {}
 };
 
 // The weights of 4 heads of 8 have the shapes of those of 2 heads of 16.

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
 
+#include "apogee/booster/metrics/line_file.h"
 #include "apogee/checkpoint/files/file_system.h"
 #include "apogee/checkpoint/files/folder.h"
-#include "apogee/checkpoint/files/new_folder.h"
 #include "apogee/plan/machine/measure.h"
 #include "apogee/plan/machine/rates.h"
 #include "apogee/tools/plan/flags.h"
@@ -27,18 +25,6 @@ std::string RatesPath(const PlanFlags& flags) {
                              : home != nullptr               ? std::string(home) + "/.cache"
                                                              : ".";
   return folder + "/apogee/rates.json";
-}
-
-// Another program that reads the file meanwhile sees the old text or the new one.
-absl::Status Replace(checkpoint::FileSystem& files, const std::string& path,
-                     const std::string& text) {
-  const std::string temporary = path + ".tmp-" + std::to_string(getpid());
-  std::error_code error;
-  absl::Status status = checkpoint::WriteTextFile(files, temporary, text);
-  if (status.ok()) std::filesystem::rename(temporary, path, error);
-  if (error) status = InvalidArgument(path, ": cannot be replaced: ", error.message());
-  if (!status.ok()) std::filesystem::remove(temporary, error);
-  return status;
 }
 
 absl::StatusOr<std::optional<plan::Machine>> Measured(const PlanFlags& flags,
@@ -66,7 +52,7 @@ absl::StatusOr<std::optional<plan::Machine>> Measured(const PlanFlags& flags,
                                                 .setup = &setup}));
     plan::Merge(measured, rates);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    APOGEE_RETURN_IF_ERROR(Replace(*files, path, plan::ToJson(rates)));
+    APOGEE_RETURN_IF_ERROR(LineFile::Replace(path, plan::ToJson(rates)));
   } else if (!exists) {
     if (!flags.rates.empty()) return NotFound(path, ": there is no such file; add --measure");
     return std::optional<plan::Machine>();

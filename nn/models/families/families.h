@@ -59,6 +59,10 @@ DecoderConfig ReadGpt2(FamilyFields& f);
 DecoderConfig ReadGptNeoX(FamilyFields& f);
 DecoderConfig ReadOpt(FamilyFields& f);
 
+// What Llama, Mistral and Qwen have in common, with experts or without.
+DecoderConfig CommonOfLlama(FamilyFields& f, const FamilyDefaults& defaults, const char* type);
+// The window of Qwen's files; 0: they do not use it.
+int64_t ReadQwenWindow(FamilyFields& f);
 // The windows of Qwen2 and Qwen3, which begin at a layer, and only if they are asked for.
 void ReadQwenWindows(FamilyFields& f, DecoderConfig& config);
 

@@ -36,6 +36,8 @@ constexpr FamilyDefaults kQwen3{.vocab_size = 151936,
                                 .head_dim = 128,
                                 .max_tokens = 32768};
 
+}  // namespace
+
 DecoderConfig CommonOfLlama(FamilyFields& f, const FamilyDefaults& defaults, const char* type) {
   DecoderConfig config = f.Sizes(defaults);
   config.model_type = type;
@@ -44,8 +46,6 @@ DecoderConfig CommonOfLlama(FamilyFields& f, const FamilyDefaults& defaults, con
   f.TellDropout("attention_dropout", 0, "attention weights");
   return config;
 }
-
-}  // namespace
 
 DecoderConfig ReadLlama(FamilyFields& f) {
   DecoderConfig config = CommonOfLlama(f, kLlama, "llama");
@@ -67,13 +67,18 @@ DecoderConfig ReadMistral(FamilyFields& f) {
   return config;
 }
 
-void ReadQwenWindows(FamilyFields& f, DecoderConfig& config) {
+int64_t ReadQwenWindow(FamilyFields& f) {
   const bool use = f.fields.Flag("use_sliding_window", false);
-  const int64_t window =
-      f.fields.Size("sliding_window", f.fields.HasNull("sliding_window") ? 0 : 4096, /*least=*/0);
+  const int64_t missing = f.fields.HasNull("sliding_window") ? 0 : 4096;
+  const int64_t window = f.fields.Size("sliding_window", missing, /*least=*/0);
+  return use ? window : 0;
+}
+
+void ReadQwenWindows(FamilyFields& f, DecoderConfig& config) {
+  const int64_t window = ReadQwenWindow(f);
   const int64_t first = f.fields.Size("max_window_layers", 28, /*least=*/0);
   f.Windows(
-      use ? window : 0, [&](int64_t layer) { return layer >= first; }, config);
+      window, [&](int64_t layer) { return layer >= first; }, config);
 }
 
 DecoderConfig ReadQwen2(FamilyFields& f) {

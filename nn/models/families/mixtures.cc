@@ -69,19 +69,10 @@ void ReadDenseLayers(FamilyFields& f, DecoderConfig& config) {
   }
 }
 
-DecoderConfig CommonOfMixtures(FamilyFields& f, const FamilyDefaults& defaults, const char* type) {
-  DecoderConfig config = f.Sizes(defaults);
-  config.model_type = type;
-  f.Rope(defaults, config);
-  config.block.activation = f.ReadActivation("hidden_act", "silu", true);
-  f.TellDropout("attention_dropout", 0, "attention weights");
-  return config;
-}
-
 }  // namespace
 
 DecoderConfig ReadMixtral(FamilyFields& f) {
-  DecoderConfig config = CommonOfMixtures(f, kMixtral, "mixtral");
+  DecoderConfig config = CommonOfLlama(f, kMixtral, "mixtral");
   const int64_t window = f.fields.Size("sliding_window", 0, /*least=*/0);
   f.fields.MustListOnly("layer_types", window > 0 ? "sliding_attention" : "full_attention");
   if (window > 0 && window < config.max_tokens) config.block.window = window;
@@ -106,7 +97,7 @@ DecoderConfig ReadMixtral(FamilyFields& f) {
 }
 
 DecoderConfig ReadQwen2Moe(FamilyFields& f) {
-  DecoderConfig config = CommonOfMixtures(f, kQwen2Moe, "qwen2_moe");
+  DecoderConfig config = CommonOfLlama(f, kQwen2Moe, "qwen2_moe");
   config.block.qkv_bias = f.fields.Flag("qkv_bias", true);
   ReadQwenWindows(f, config);
   MoeConfig& moe = config.block.moe;
@@ -119,15 +110,13 @@ DecoderConfig ReadQwen2Moe(FamilyFields& f) {
 }
 
 DecoderConfig ReadQwen3Moe(FamilyFields& f) {
-  DecoderConfig config = CommonOfMixtures(f, kQwen3Moe, "qwen3_moe");
+  DecoderConfig config = CommonOfLlama(f, kQwen3Moe, "qwen3_moe");
   config.block.head_norm = HeadNorm::kPerHead;
   config.block.qkv_bias = config.block.out_bias = f.fields.Flag("attention_bias", false);
   // The library uses the window in every layer.
-  const bool use = f.fields.Flag("use_sliding_window", false);
-  const int64_t missing = f.fields.HasNull("sliding_window") ? 0 : 4096;
-  const int64_t window = f.fields.Size("sliding_window", missing, /*least=*/0);
+  const int64_t window = ReadQwenWindow(f);
   f.fields.Size("max_window_layers", 28, /*least=*/0);
-  if (use && window > 0 && window < config.max_tokens) config.block.window = window;
+  if (window > 0 && window < config.max_tokens) config.block.window = window;
   MoeConfig& moe = config.block.moe;
   ReadExperts(f, {.count = 128, .top_k = 8, .size = 768}, moe);
   moe.normalise = f.fields.Flag("norm_topk_prob", false);

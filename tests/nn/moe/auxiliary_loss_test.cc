@@ -49,8 +49,9 @@ class AuxiliaryLossTest : public ::testing::Test {
     return model;
   }
   // The loss by `formula`, which gets the records, and the gradient with respect to the input.
-  void Expect(const MoeConfig& config,
-              const std::function<double(const std::vector<Moe::Record>&)>& formula) {
+  void ExpectLossAndGradients(
+      const MoeConfig& config,
+      const std::function<double(const std::vector<Moe::Record>&)>& formula) {
     const auto model = Make(config);
     (*model)(Input());
     std::vector<Moe::Record> records;
@@ -90,47 +91,51 @@ double Balance(const Moe::Record& record, int64_t begin, int64_t end, double div
 
 TEST_F(AuxiliaryLossTest, MicroBatch) {
   for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
-    Expect({.score = score, .balance = BalanceLoss::kMicroBatch, .balance_coefficient = 0.3},
-           [](const std::vector<Moe::Record>& records) {
-             const int64_t tokens = kSequences * kLength;
-             return 0.3 *
-                    (Balance(records[0], 0, tokens, kTopK) + Balance(records[1], 0, tokens, kTopK));
-           });
+    ExpectLossAndGradients(
+        {.score = score, .balance = BalanceLoss::kMicroBatch, .balance_coefficient = 0.3},
+        [](const std::vector<Moe::Record>& records) {
+          const int64_t tokens = kSequences * kLength;
+          return 0.3 *
+                 (Balance(records[0], 0, tokens, kTopK) + Balance(records[1], 0, tokens, kTopK));
+        });
   }
 }
 
 TEST_F(AuxiliaryLossTest, Sequence) {
-  Expect({.balance = BalanceLoss::kSequence, .balance_coefficient = 0.7},
-         [](const std::vector<Moe::Record>& records) {
-           double sum = 0;
-           for (const Moe::Record& record : records) {
-             for (int64_t s = 0; s < kSequences; ++s) {
-               sum += Balance(record, s * kLength, (s + 1) * kLength, kTopK) / kSequences;
-             }
-           }
-           return 0.7 * sum;
-         });
+  ExpectLossAndGradients({.balance = BalanceLoss::kSequence, .balance_coefficient = 0.7},
+                         [](const std::vector<Moe::Record>& records) {
+                           double sum = 0;
+                           for (const Moe::Record& record : records) {
+                             for (int64_t s = 0; s < kSequences; ++s) {
+                               sum += Balance(record, s * kLength, (s + 1) * kLength, kTopK) /
+                                      kSequences;
+                             }
+                           }
+                           return 0.7 * sum;
+                         });
 }
 
 // As transformers' load_balancing_loss_func: all layers are one set of tokens, and the counts are
 // not divided by top_k.
 TEST_F(AuxiliaryLossTest, HfLayers) {
-  Expect({.balance = BalanceLoss::kHfLayers, .balance_coefficient = 2}, [](const std::vector<
-                                                                            Moe::Record>& records) {
-    Moe::Record all = records[0];
-    const auto a = records[0].scores.Detach().ToVector<double>();
-    auto both = a;
-    const auto b = records[1].scores.Detach().ToVector<double>();
-    both.insert(both.end(), b.begin(), b.end());
-    const int64_t tokens = 2 * kSequences * kLength;
-    all.scores = Tensor::FromVector<double>(both, {tokens, kExperts}, records[0].scores.context());
-    all.chosen.insert(all.chosen.end(), records[1].chosen.begin(), records[1].chosen.end());
-    return 2 * Balance(all, 0, tokens, 1);
-  });
+  ExpectLossAndGradients(
+      {.balance = BalanceLoss::kHfLayers, .balance_coefficient = 2},
+      [](const std::vector<Moe::Record>& records) {
+        Moe::Record all = records[0];
+        const auto a = records[0].scores.Detach().ToVector<double>();
+        auto both = a;
+        const auto b = records[1].scores.Detach().ToVector<double>();
+        both.insert(both.end(), b.begin(), b.end());
+        const int64_t tokens = 2 * kSequences * kLength;
+        all.scores =
+            Tensor::FromVector<double>(both, {tokens, kExperts}, records[0].scores.context());
+        all.chosen.insert(all.chosen.end(), records[1].chosen.begin(), records[1].chosen.end());
+        return 2 * Balance(all, 0, tokens, 1);
+      });
 }
 
 TEST_F(AuxiliaryLossTest, ZLoss) {
-  Expect({.z_coefficient = 0.1}, [](const std::vector<Moe::Record>& records) {
+  ExpectLossAndGradients({.z_coefficient = 0.1}, [](const std::vector<Moe::Record>& records) {
     double sum = 0;
     for (const Moe::Record& record : records) {
       const std::vector<double> logits = record.logits.Detach().ToVector<double>();
