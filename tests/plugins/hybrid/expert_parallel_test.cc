@@ -46,8 +46,8 @@ nn::DecoderConfig Config() {
 
 struct Trained {
   Trained(const comm::World& world, const HybridParallelOptions& options,
-          const nn::DecoderConfig& config = Config())
-      : model(config), plugin(world, {}, options), booster(plugin) {
+          const nn::DecoderConfig& config = Config(), const TrainingOptions& training = {})
+      : model(config), plugin(world, training, options), booster(plugin) {
     model.Initialize(world.context(), {.seed = 1});
     optimizer.emplace(model.Parameters(), optim::SgdOptions{.lr = 0.1});
   }
@@ -114,6 +114,34 @@ TEST(ExpertParallelTest, OnlyRowsForOtherRanksAreSent) {
           used([&] { run.booster.backward(loss, run.boosted->optimizer); });
       EXPECT_EQ(backward.calls(CollectiveKind::kAllToAll), 2 * 2);
       EXPECT_EQ(backward.bytes(CollectiveKind::kAllToAll), (leaving + received) * row);
+    });
+  }
+}
+
+// The norm takes one sum over the ranks, however many experts and layers there are.
+TEST(ExpertParallelTest, AStepHasTheSameNumberOfCollectivesForAnyNumberOfExperts) {
+  for (const int stage : {0, 1}) {
+    RunRanks(4, [&](comm::World& world) {
+      const auto calls = [&](int64_t layers, int64_t experts) {
+        nn::DecoderConfig config = Config();
+        config.num_layers = layers;
+        config.block.moe.num_experts = experts;
+        Trained run(world, {.ep_size = 2, .stage = stage}, config, {.max_norm = 1});
+        run.Boost();
+        run.Backward(run.Tokens(world));
+        using enum comm::Axis;
+        const comm::GroupPtr holders =
+            stage == 0 ? run.plugin.mesh().group({kPp, kEp, kTp}) : world.group();
+        const auto all_reduces = [&] {
+          return holders->traffic().calls(CollectiveKind::kAllReduce);
+        };
+        const int64_t before = all_reduces();
+        run.boosted->optimizer.step();
+        return all_reduces() - before;
+      };
+      const int64_t few = calls(1, 4);
+      EXPECT_GE(few, 1);
+      EXPECT_EQ(calls(3, 8), few);
     });
   }
 }
