@@ -26,7 +26,7 @@
 namespace apogee::matrix {
 
 struct PluginSettings {
-  TrainingOptions training = {};
+  TrainingOptions training = TrainingOptions();
   int64_t num_parameters = 0;  // of the whole model
   // For hybrid plugins; if not set, the model's own plan.
   std::optional<nn::parallel::ParallelPlan> plan = {};

@@ -48,7 +48,7 @@ struct PlanOptions {
   std::string only = {};
   // For the times of steps. None: there are none.
   std::optional<Machine> machine = {};
-  ReliabilityOptions reliability = {};
+  ReliabilityOptions reliability = ReliabilityOptions();
   // If nothing fits, look for the smallest change that helps.
   bool find_change = true;
   // Also train each row for real here, one row at a time, with threads as ranks.
@@ -56,7 +56,7 @@ struct PlanOptions {
 };
 
 struct PlanRow {
-  Candidate candidate = {};
+  Candidate candidate = Candidate();
   // Why there are no figures: Misfit, or what the plugin refused. Empty: there are.
   std::string refusal = {};
   std::vector<RankPlan> ranks = {};  // one of each role
@@ -67,7 +67,7 @@ struct PlanRow {
   int64_t measured_process_bytes = 0;
   // The figures of the rank that needs most memory. `peak` is what the rank takes from the system,
   // cached blocks included; the categories are their own peaks, at different moments.
-  RankPlan largest = {};
+  RankPlan largest = RankPlan();
   int64_t peak_bytes() const { return largest.memory.peak_reserved_bytes; }
   // Of all ranks together.
   int64_t total_bytes = 0;
@@ -82,15 +82,15 @@ struct PlanRow {
 };
 
 struct PlanReport {
-  TrainingSetup setup = {};
-  PlanOptions options = {};
+  TrainingSetup setup = TrainingSetup();
+  PlanOptions options = PlanOptions();
   int64_t num_parameters = 0;
   std::vector<PlanRow> rows = {};
   // If nothing fits: the smallest change that makes it fit, in words ("recompute"), and the setup
   // and the row that fit then. Empty: nothing had to change, or no change of those tried helps.
   std::string change = {};
-  TrainingSetup changed = {};
-  PlanRow changed_row = {};
+  TrainingSetup changed = TrainingSetup();
+  PlanRow changed_row = PlanRow();
 
   bool fits() const { return best() != nullptr; }
   // Of the rows that fit, the one with the shortest step; without times, the first one. Null: none

@@ -24,7 +24,7 @@ enum class Scaling { kStrong, kWeak };
 struct ScalingPoint {
   int num_ranks = 1;
   int64_t batch = 0;
-  PlanRow row = {};
+  PlanRow row = PlanRow();
   // Why there is no row; empty: there is one.
   std::string refusal = {};
   double tokens_per_second = 0;

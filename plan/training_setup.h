@@ -52,7 +52,7 @@ struct TrainingSetup {
   int64_t accumulate = 1;  // micro-batches of a step
   int64_t tokens = 1024;   // of a sample
   bool recompute = false;
-  TrainingOptions training = {};
+  TrainingOptions training = TrainingOptions();
   std::string optimizer = "adamw";
   optim::OptionMap optimizer_options = {};
 };

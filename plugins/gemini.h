@@ -78,7 +78,7 @@ struct CutParameters;
 
 struct GeminiOptions {
   // Where chunks live, and which values stay gathered.
-  PlacementOptions placement = {};
+  PlacementOptions placement = PlacementOptions();
   // Those of the placement.
   static std::vector<optim::OptionField<GeminiOptions>> Fields();
 };

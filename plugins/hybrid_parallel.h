@@ -148,7 +148,7 @@ struct HybridParallelOptions {
   bool master_weights = true;
   bool offload_states = false;
   // Stage 3 only: where chunks live, as in GeminiOptions.
-  PlacementOptions placement = {};
+  PlacementOptions placement = PlacementOptions();
   // The fields from here on need pp_size > 1. See pipeline/schedule.h.
   pipeline::ScheduleKind schedule = pipeline::ScheduleKind::k1F1B;
   // Parts of the model per stage of the pipeline. 0: 1 for k1F1B, 2 for the others.

@@ -29,7 +29,7 @@ struct BertConfig {
   int64_t num_layers = 12;
   int64_t max_tokens = 512;
   int64_t type_vocab_size = 2;
-  BlockConfig block = {};  // of BertBlock
+  BlockConfig block = BlockConfig();  // of BertBlock
   // Lookups of this token give its embedding no gradient, as torch's padding_idx; -1: none.
   int64_t padding_id = 0;
   // Activation checkpointing: keep only each layer's input and recompute the layer in backward.

@@ -41,7 +41,7 @@ struct DecoderConfig {
   int64_t num_layers = 32;
   // Tokens that a sequence may have; with learned positions the size of their table.
   int64_t max_tokens = 2048;
-  BlockConfig block = {};
+  BlockConfig block = BlockConfig();
   // If not empty: BlockConfig::window and BlockConfig::attention_scale of each layer.
   std::vector<int64_t> windows = {};
   std::vector<double> attention_scales = {};
@@ -56,7 +56,7 @@ struct DecoderConfig {
   bool tie_word_embeddings = false;
   // Activation checkpointing: keep only each layer's input and recompute the layer in backward.
   bool recompute = false;
-  DecoderNames names = {};
+  DecoderNames names = DecoderNames();
   // The model does not use these: they are read from config.json and written back.
   TokenIds token_ids = NoTokenIds();
 };

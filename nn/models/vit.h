@@ -26,7 +26,7 @@ struct VitConfig {
   int64_t num_channels = 3;
   int64_t num_labels = 2;
   int64_t num_layers = 12;
-  BlockConfig block = {};  // of VitBlock
+  BlockConfig block = BlockConfig();  // of VitBlock
   // Activation checkpointing: keep only each layer's input and recompute the layer in backward.
   bool recompute = false;
 };

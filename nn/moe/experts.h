@@ -21,7 +21,7 @@ namespace apogee::nn {
 struct ExpertsOptions {
   int64_t num_experts = 0, hidden_size = 0, intermediate_size = 0;
   Activation activation = Activation::kSilu;
-  MoeNames names = {};
+  MoeNames names = MoeNames();
   Init init = {}, residual_init = {};  // the latter of down_proj
 };
 

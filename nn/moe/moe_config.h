@@ -56,7 +56,7 @@ struct MoeConfig {
   double balance_coefficient = 0;
   double z_coefficient = 0;  // of the mean of logsumexp(logits)^2
 
-  MoeNames names = {};
+  MoeNames names = MoeNames();
 };
 
 // The problems of a configuration, one a line with a leading "\n  "; "": there is none.

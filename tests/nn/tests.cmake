@@ -33,4 +33,5 @@ apogee_test(NAME nn_families_generate_test SRCS nn/generation/families_generate_
 apogee_test(NAME nn_moe_choice_test SRCS nn/moe/choice_test.cc LAYERS nn)
 apogee_test(NAME nn_moe_test SRCS nn/moe/moe_test.cc LAYERS nn DEVICES)
 apogee_test(NAME nn_moe_choice_bias_test SRCS nn/moe/choice_bias_test.cc LAYERS nn)
+apogee_test(ALONE NAME nn_config_out_of_memory_test SRCS nn/models/config_out_of_memory_test.cc LAYERS nn)
 apogee_test(NAME nn_moe_auxiliary_loss_test SRCS nn/moe/auxiliary_loss_test.cc LAYERS nn DEVICES)

@@ -42,7 +42,7 @@ struct FamilyDefaults {
   double theta = 10000;
   double rotary_fraction = 1;
   std::optional<int64_t> pad = {};
-  SizeNames names = {};
+  SizeNames names = SizeNames();
 };
 
 class FamilyFields {

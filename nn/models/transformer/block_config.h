@@ -90,7 +90,7 @@ struct BlockConfig {
   bool gated_mlp = true;
   Activation activation = Activation::kSilu;
   // With experts: a mixture of experts (nn::Moe) under the name of the MLP, in place of it.
-  MoeConfig moe = {};
+  MoeConfig moe = MoeConfig();
   // Of weights: kInOut for GPT-2's Conv1D.
   WeightLayout weight_layout = WeightLayout::kOutIn;
 
@@ -100,7 +100,7 @@ struct BlockConfig {
   Init init = Init::Normal(0, 0.02);
   Init residual_init = Init::Normal(0, 0.02);  // of the last layer of each branch
 
-  BlockNames names = {};
+  BlockNames names = BlockNames();
 };
 
 // The options that BERT and ViT share, and the names that both give to layers.
