@@ -197,21 +197,23 @@ void GroupState::Execute(const std::shared_ptr<Operation>& operation,
   const bool at_once = BytesMoved(*operation) <= kInlineBytes;
   for (size_t i = 0; i < ranks.size(); ++i) {
     auto share = [operation, i] {
-      {
+      try {
         const TraceSpan span = TraceCall(operation->calls[i]);
-        try {
-          RunShare(*operation, i);
-        } catch (...) {
-          const std::exception_ptr thrown = std::current_exception();
-          RetryOutOfMemory([&] { operation->Fail(FailureOf(thrown).message); });
-        }
+        RunShare(*operation, i);
+      } catch (...) {
+        const std::exception_ptr thrown = std::current_exception();
+        RetryOutOfMemory([&] { operation->Fail(FailureOf(thrown).message); });
       }
       operation->FinishShare();
     };
     if (at_once) {
       share();
-    } else {
-      threads_[static_cast<size_t>(ranks[i])]->Post(std::move(share));
+      continue;
+    }
+    try {
+      threads_[static_cast<size_t>(ranks[i])]->Post(share);
+    } catch (const std::bad_alloc&) {
+      share();  // or all ranks would wait for it
     }
   }
 }
@@ -287,6 +289,8 @@ void GroupState::Leave(int rank, const std::string& reason) {
         const size_t other = static_cast<size_t>(
             std::find(operation->arrived.begin(), operation->arrived.end(), true) -
             operation->arrived.begin());
+        // The rank found no memory to arrive, and was the first: the next one to arrive is told.
+        if (other == operation->arrived.size()) continue;
         const std::shared_ptr<Operation> failed = operation;
         FailLocked(channel, failed,
                    Name(*failed, failed->calls[other]) + ": rank " +

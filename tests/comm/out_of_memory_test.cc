@@ -5,6 +5,7 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <new>
 #include <semaphore>
@@ -71,6 +72,47 @@ TEST(OutOfMemoryTest, ARankThatFailsWithoutMemory) {
         });
     EXPECT_THAT(Message(status), HasSubstr("rank 1: out of memory; use a smaller batch"));
     EXPECT_THAT(of_rank_0, HasSubstr("rank 1 failed: out of memory"));
+  }
+}
+
+// Each allocation of a rank's all-reduce fails once, if the rank is the first to arrive, and the
+// last. The others get the sum or an error; no rank waits for a part that nobody moves.
+TEST(OutOfMemoryTest, ARankThatFindsNoMemoryInsideACollective) {
+  for (const bool last : {false, true}) {
+    for (int number = 1; number <= 40; ++number) {
+      SCOPED_TRACE(std::string(last ? "last, allocation " : "first, allocation ") +
+                   std::to_string(number));
+      std::binary_semaphore arrived(0);
+      std::atomic<int> sums = 0;
+      const absl::Status status =
+          launch({.num_ranks = 2, .threads_per_rank = 1, .timeout_seconds = 5}, [&](World& world) {
+            // More bytes than an operation moves on the thread of the last rank to arrive.
+            Tensor x = Tensor::Full({20000}, DType::kF64, world.rank() + 1, world.context());
+            const bool fails = world.rank() == 1;
+            if (fails == last) arrived.acquire();
+            failing = fails ? number : 0;
+            const auto end = [&] {
+              failing = 0;
+              if (fails != last) arrived.release();
+            };
+            std::shared_ptr<Work> work;
+            try {
+              work = world.group()->AllReduceAsync(x);
+            } catch (...) {
+              end();
+              throw;
+            }
+            end();
+            work->Wait();
+            EXPECT_EQ(x.data<double>()[19999], 3);
+            ++sums;
+          });
+      if (status.ok()) {
+        EXPECT_EQ(sums, 2);
+      } else {
+        EXPECT_THAT(Message(status), HasSubstr("rank 1: out of memory"));
+      }
+    }
   }
 }
 
