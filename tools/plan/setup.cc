@@ -8,6 +8,7 @@
 
 #include "apogee/checkpoint/files/file_system.h"
 #include "apogee/checkpoint/files/folder.h"
+#include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/nn/models/hf_config.h"
 #include "apogee/tools/plan/flags.h"
 
