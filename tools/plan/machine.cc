@@ -9,6 +9,7 @@
 #include "apogee/booster/metrics/line_file.h"
 #include "apogee/checkpoint/files/file_system.h"
 #include "apogee/checkpoint/files/folder.h"
+#include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/plan/machine/measure.h"
 #include "apogee/plan/machine/rates.h"
 #include "apogee/tools/plan/flags.h"
