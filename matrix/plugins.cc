@@ -239,8 +239,8 @@ PluginVariant Experts(const ExpertAxes& axes, int stage, std::vector<int> worlds
   if (axes.tp > 1) ranks += "_tp" + std::to_string(axes.tp);
   if (axes.sp > 1) ranks += "_sp" + std::to_string(axes.sp) + "_" + Name(axes.sp_mode);
   std::vector<std::string> workloads = {"moe", "moe_idle", "moe_one", "moe_rare"};
-  // Stages have no loss of their own, and auxiliary losses take whole sequences.
-  if (axes.pp == 1 && axes.sp == 1) workloads.emplace_back("moe_aux");
+  // Stages have no loss of their own.
+  if (axes.pp == 1) workloads.emplace_back("moe_aux");
   return {.name = "hybrid_" + ranks + "_zero" + std::to_string(stage),
           .worlds = std::move(worlds),
           .precisions = {"f64"},

@@ -10,7 +10,7 @@
 
 namespace apogee {
 
-// A differentiable sum over plugin.data_group(): an all-reduce in forward, and one in backward,
+// A differentiable sum over plugin.batch_group(): an all-reduce in forward, and one in backward,
 // since the losses of all ranks depend on it. They run in a group of their own: gradients may be
 // reduced at the same time, in an order that depends on the rank. Null for one rank. Collective if
 // a module of the model sums over the batch.

@@ -60,6 +60,9 @@ comm::GroupPtr HybridParallelPlugin::group() const { return state_->world_.group
 comm::GroupPtr HybridParallelPlugin::data_group() const {
   return mesh().group({comm::Axis::kDp, comm::Axis::kEp});
 }
+comm::GroupPtr HybridParallelPlugin::batch_group() const {
+  return mesh().group({comm::Axis::kDp, comm::Axis::kSp, comm::Axis::kEp});
+}
 Layout HybridParallelPlugin::LayoutOf(const autograd::Parameter& parameter) const {
   return state_->LayoutOf(parameter);
 }

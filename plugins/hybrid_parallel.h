@@ -188,6 +188,7 @@ class HybridParallelPlugin : public Plugin {
   std::shared_ptr<void> NoSync() override;
   comm::GroupPtr group() const override;
   comm::GroupPtr data_group() const override;
+  comm::GroupPtr batch_group() const override;
   Layout LayoutOf(const autograd::Parameter& parameter) const override;
   optim::LossScaler* loss_scaler() override;
 

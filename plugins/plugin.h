@@ -94,6 +94,9 @@ class Plugin {
   // the mean over their samples. Null: gradients are not averaged in every step. Valid after
   // Configure.
   virtual comm::GroupPtr data_group() const = 0;
+  // The ranks that share a micro-batch: those of data_group(), and under sequence parallelism those
+  // that hold the other tokens of their samples. nn::Module::SumOverBatch adds up over them.
+  virtual comm::GroupPtr batch_group() const { return data_group(); }
   // The group in which the plugin gathers whole values while they are used, if that is one of its
   // own, whose traffic is not that of the groups that it was given; else null. Valid after
   // Configure.

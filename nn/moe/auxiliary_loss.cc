@@ -121,10 +121,10 @@ Tensor AuxiliaryLoss(Module& model) {
   std::vector<Layer> layers;
   for (Moe* moe : MoeLayers(model)) {
     if (!moe->has_loss()) continue;
-    APOGEE_CHECK(moe->sequence_part().is_whole(),
-                 "AuxiliaryLoss: sequence parallelism is on, and "
-                 "auxiliary losses over cut sequences are not offered; use data parallelism, or "
-                 "train without the loss");
+    APOGEE_CHECK(moe->sequence_part().is_whole() || moe->config().balance != BalanceLoss::kSequence,
+                 "AuxiliaryLoss: mixture of experts \"", moe->full_name(),
+                 "\" balances each sequence, which sequence parallelism cuts; use the balance "
+                 "micro_batch, or no sequence parallelism");
     layers.push_back({.moe = moe, .record = moe->TakeRecord(), .counts = {}});
     APOGEE_CHECK(layers.back().record.scores.defined(), "AuxiliaryLoss: mixture of experts \"",
                  moe->full_name(),

@@ -30,9 +30,9 @@ std::vector<int64_t> TakeTurns(int64_t num_tokens, const ChoiceRule& rule);
 
 // The choices sorted by expert, then token.
 struct RowPlan {
-  std::vector<int64_t> counts;   // by expert
-  std::vector<int64_t> tokens;   // by row
-  std::vector<int64_t> choices;  // by row: its place in `chosen`, token * top_k + j
+  std::vector<int64_t> counts = {};   // by expert
+  std::vector<int64_t> tokens = {};   // by row
+  std::vector<int64_t> choices = {};  // by row: its place in `chosen`, token * top_k + j
 };
 // `capacity`: the most rows of an expert; the first ones in the order of tokens stay. 0: no limit.
 RowPlan SortByExpert(const std::vector<int64_t>& chosen, const ChoiceRule& rule,

@@ -13,9 +13,6 @@ void UpdateChoiceBias(Module& model, double rate) {
   std::vector<Moe*> layers;
   for (Moe* layer : MoeLayers(model)) {
     if (layer->choice_bias() == nullptr) continue;
-    APOGEE_CHECK(layer->sequence_part().is_whole(),
-                 "UpdateChoiceBias: sequence parallelism is on, and its ranks count parts of the "
-                 "sequences, which are not added up yet; use data parallelism");
     layers.push_back(layer);
   }
   APOGEE_CHECK(!layers.empty(),

@@ -46,10 +46,11 @@ class Moe : public Module, public Configured {
 
   // The last forward that was no second run of Recompute.
   struct Record {
-    Tensor logits, scores;        // f32 or f64 [T, num_experts]; undefined unless a loss reads them
-    std::vector<int64_t> chosen;  // top_k experts per token, ascending
-    std::vector<int64_t> counts;  // rows by expert, behind the capacity
-    int64_t num_sequences = 1;    // T = num_sequences * tokens of a sequence
+    // f32 or f64 [T, num_experts]; undefined unless a loss reads them.
+    Tensor logits = {}, scores = {};
+    std::vector<int64_t> chosen = {};  // top_k experts per token, ascending
+    std::vector<int64_t> counts = {};  // rows by expert, behind the capacity
+    int64_t num_sequences = 1;         // T = num_sequences * tokens of a sequence
   };
   const Record& record() const { return record_; }
   Record TakeRecord();
@@ -86,15 +87,15 @@ std::vector<Moe*> MoeLayers(Module& model);
 // The sum of the auxiliary losses of the last forward of all layers: f32 or f64, a scalar. Takes
 // the records, so call it once per forward, and add it to the loss before backward. A 0 without a
 // graph if the model has no such loss. On several ranks the result is this rank's share: its mean
-// over the ranks is the loss. Collective then: one all-reduce of the counts of all layers.
+// over the ranks is the loss. Collective then: one all-reduce of the counts of all layers. Throws
+// Error for BalanceLoss::kSequence under sequence parallelism.
 Tensor AuxiliaryLoss(Module& model);
 
 // Balance without a loss (DeepSeek-V3): adds rate * sign(mean(c) - c) to the choice bias of each
 // layer that has one, where c counts how often its experts were chosen since the last call, on all
-// data-parallel ranks. Call it after each optimizer step, in every window of accumulation once. It
-// has no gradient, and moves no parameter. Collective: one all-reduce for all layers of a stage.
-// Throws Error for a rate that is negative or not finite, a model without such a layer, and under
-// sequence parallelism.
+// ranks. Call it after each optimizer step, in every window of accumulation once. It has no
+// gradient, and moves no parameter. Collective: one all-reduce for all layers of a stage.
+// Throws Error for a rate that is negative or not finite, and a model without such a layer.
 void UpdateChoiceBias(Module& model, double rate);
 
 }  // namespace apogee::nn

@@ -46,10 +46,10 @@ Tensor ExchangeRows(const Tensor& x, const Counts& sends, const Counts& receives
 
 // The rows that came from the ranks, sorted by expert.
 struct Arrival {
-  Counts rows_of_rank;    // rows from each rank
-  Counts rows_of_expert;  // rows of each of this rank's experts
-  Counts order;           // by sorted row: the row as it came
-  Counts place;           // the inverse
+  Counts rows_of_rank = {};    // rows from each rank
+  Counts rows_of_expert = {};  // rows of each of this rank's experts
+  Counts order = {};           // by sorted row: the row as it came
+  Counts place = {};           // the inverse
 };
 
 // counts[r * n + e]: the rows from rank r for this rank's expert e of n.

@@ -30,6 +30,7 @@ using testing::LaunchRanks;
 using testing::RunRanks;
 using testing::Says;
 
+constexpr auto kAllToAll = nn::parallel::SequenceMode::kAllToAll;
 constexpr int64_t kHidden = 16, kExperts = 8, kTopK = 2, kTokens = 6, kSamples = 3;
 
 nn::DecoderConfig Config() {
@@ -223,6 +224,55 @@ TEST(ExpertParallelTest, ChoiceBiasIsThatOfOneRank) {
   expect_same(2, {.ep_size = 2});
   expect_same(4, {.tp_size = 2, .ep_size = 2});
   expect_same(4, {.stage = 3});
+  expect_same(4, {.sp_size = 2, .sp_mode = kAllToAll, .ep_size = 2});
+}
+
+// Its mean over the ranks is the loss of one rank.
+TEST(ExpertParallelTest, TheAuxiliaryLossIsThatOfOneRank) {
+  const auto loss = [](const comm::World& world, const HybridParallelOptions& options,
+                       const nn::DecoderConfig& config) {
+    Trained run(world, options, config);
+    run.Boost();
+    const int part = run.plugin.data_rank(), samples = 4 / run.plugin.data_size();
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < samples * kTokens; ++i) {
+      const int64_t at = part * samples * kTokens + i;
+      ids.push_back((at * at * 7 + 3 * at) % 19);
+    }
+    run.boosted->model(Tensor::FromVector(ids, {samples, kTokens}, world.context()));
+    return nn::AuxiliaryLoss(run.boosted->model).Item();
+  };
+  for (const nn::BalanceLoss balance : {nn::BalanceLoss::kMicroBatch, nn::BalanceLoss::kHfLayers}) {
+    nn::DecoderConfig config = Config();
+    config.block.moe.balance = balance;
+    config.block.moe.balance_coefficient = 0.5;
+    config.block.moe.z_coefficient = 0.1;
+    RunRanks(4, [&](comm::World& world) {
+      const double want =
+          loss(comm::World(0, 1, world.context(), nullptr), HybridParallelOptions{}, config);
+      for (const HybridParallelOptions& options :
+           {HybridParallelOptions{.ep_size = 2},
+            HybridParallelOptions{.sp_size = 2, .sp_mode = kAllToAll, .ep_size = 2}}) {
+        const Tensor sum =
+            Tensor::Full({}, DType::kF64, loss(world, options, config), world.context());
+        world.group()->AllReduce(sum);
+        EXPECT_NEAR(sum.Item() / world.size(), want, 2e-6 * want);
+      }
+    });
+  }
+}
+
+TEST(ExpertParallelTest, ABalanceOfSequencesNeedsWholeOnes) {
+  nn::DecoderConfig config = Config();
+  config.block.moe.balance = nn::BalanceLoss::kSequence;
+  RunRanks(2, [&](comm::World& world) {
+    Trained run(world, {.sp_size = 2, .sp_mode = kAllToAll}, config);
+    run.Boost();
+    run.boosted->model(run.Tokens(world));
+    EXPECT_THAT([&] { nn::AuxiliaryLoss(run.boosted->model); },
+                Says(HasSubstr("\"model.layers.0.mlp\" balances each sequence, which sequence "
+                               "parallelism cuts")));
+  });
 }
 
 // An expert that this rank lacks cannot be read by mistake.
