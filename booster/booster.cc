@@ -184,6 +184,10 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
                                                              const Tensor& target) {
       return autograd::Scale(criterion(output, target), share);
     };
+    const Auxiliary auxiliary_part = [&, share = micro.share](const auto& modules) {
+      const Tensor loss = options.auxiliary(modules);
+      return loss.defined() ? autograd::Scale(loss, share) : loss;
+    };
     const std::shared_ptr<void> keep_local = micro.is_last ? nullptr : plugin_.NoSync();
     PipelineResult result = plugin_.ExecutePipeline(
         {.inputs = batch.inputs,
@@ -193,7 +197,8 @@ PipelineResult Booster::execute_pipeline(const data::Batch& batch, nn::Module& m
          .optimizer = optimizer,
          .return_outputs = options.return_outputs,
          .normalizer = normalizer_.get(),
-         .starts = batch.Has("starts") ? batch["starts"] : Tensor()});
+         .starts = batch.Has("starts") ? batch["starts"] : Tensor(),
+         .auxiliary = options.auxiliary == nullptr ? nullptr : auxiliary_part});
     if (optimizer != nullptr) EndMicroBatch(result.loss);
     return result;
   });

@@ -123,6 +123,10 @@ class Booster : private StepListener {
   struct PipelineOptions {
     // Return the model's outputs, on ranks that have the last part.
     bool return_outputs = false;
+    // In training: a further loss of the modules that have run a micro-batch, added to the
+    // criterion's; with mixtures of experts nn::AuxiliaryLossOf. It is called once for each
+    // micro-batch on each part of the model, so it must be a sum over modules.
+    Auxiliary auxiliary = nullptr;
   };
   PipelineResult execute_pipeline(const data::Batch& batch, nn::Module& model,
                                   const Criterion& criterion, optim::Optimizer* optimizer) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/booster/booster.h"
 #include "apogee/chunk/sharded_parameters.h"
 #include "apogee/comm/dry/dry_launch.h"
@@ -194,14 +195,31 @@ class RankRun {
     return bytes;
   }
 
+  // This rank's part of consecutive micro-batches, `count` samples of one call of execute_pipeline.
+  data::Batch MicroBatches(int64_t step, int64_t call, int64_t count) const {
+    const int64_t num = variant_.num_micro_batches, part = count / num;
+    std::vector<Tensor> inputs, targets;
+    for (int64_t m = call * num; m < (call + 1) * num; ++m) {
+      const data::Batch batch = workload_.Batch(
+          world_.context(),
+          {.step = step, .first = (m * data_size() + data_rank()) * part, .count = part});
+      inputs.push_back(batch.inputs);
+      targets.push_back(batch.targets);
+    }
+    return {autograd::Concat(inputs, 0), autograd::Concat(targets, 0)};
+  }
+
   void Backward(int64_t step, int64_t micro, bool hold_back) {
     const int64_t count = workload_.num_samples() / data_size() / cell_.accumulate;
     const int64_t place = cell_.shares_micro_batches() ? micro * data_size() + data_rank()
                                                        : data_rank() * cell_.accumulate + micro;
     const int64_t window = cell_.ignored ? count * data_size() : 0;
-    const data::Batch batch = workload_.Batch(
-        world_.context(),
-        {.step = step, .first = place * count, .count = count, .ignoring_window = window});
+    const data::Batch batch = variant_.num_micro_batches > 1 && workload_.mixes_samples()
+                                  ? MicroBatches(step, micro, count)
+                                  : workload_.Batch(world_.context(), {.step = step,
+                                                                       .first = place * count,
+                                                                       .count = count,
+                                                                       .ignoring_window = window});
     // One micro-step overflows, on one rank or on all ranks that train on the same samples.
     const bool overflows = cell_.precision == "fp16" && step == kOverflowStep &&
                            data_rank() == data_size() - 1 && micro == cell_.accumulate / 2;
@@ -215,14 +233,19 @@ class RankRun {
     };
     std::shared_ptr<void> hold;
     if (hold_back) hold = booster_->no_sync();
+    const Auxiliary whole_auxiliary = workload_.Auxiliary();
+    const Auxiliary auxiliary = [&](const std::vector<nn::Module*>& modules) {
+      const Tensor loss = whole_auxiliary(modules);
+      return loss.defined() ? autograd::Scale(loss, 1.0 / static_cast<double>(cell_.accumulate))
+                            : loss;
+    };
     if (variant_.pp > 1) {
-      booster_->execute_pipeline(batch, *model_, criterion, boosted_);
+      Booster::PipelineOptions options;
+      if (whole_auxiliary != nullptr) options.auxiliary = auxiliary;
+      booster_->execute_pipeline(batch, *model_, criterion, boosted_, options);
     } else {
       Tensor loss = criterion((*model_)(batch.inputs), batch.targets);
-      if (const Tensor auxiliary = workload_.Auxiliary(*model_); auxiliary.defined()) {
-        const double factor = 1.0 / static_cast<double>(cell_.accumulate);
-        loss = autograd::Add(loss, autograd::Scale(auxiliary, factor));
-      }
+      if (whole_auxiliary != nullptr) loss = autograd::Add(loss, auxiliary({model_.get()}));
       booster_->backward(loss, *boosted_);
     }
   }

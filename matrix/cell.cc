@@ -48,7 +48,9 @@ void AppendIgnored(const Catalog& catalog, const std::string& optimizer,
                    const PluginVariant& plugin, int world, std::vector<Cell>& cells) {
   std::vector<std::string> models = plugin.workloads;
   std::erase_if(models, [&](const std::string& model) {
-    return model == "fed" || (IsF64Only(catalog, model) && plugin.ep == 1);
+    // A pipeline weighs its micro-batches by their targets, the auxiliary loss by their samples.
+    const bool weighs = plugin.num_micro_batches > 1 && catalog.FindWorkload(model).mixes_samples();
+    return model == "fed" || weighs || (IsF64Only(catalog, model) && plugin.ep == 1);
   });
   // CAME divides by the distance of an update from its average. In the deep models, with few
   // samples per step after targets are ignored, that turns one rank's rounding errors into 1e-5:
@@ -179,6 +181,12 @@ bool CanClip(const Cell& cell) {
 
 bool Cell::shares_micro_batches() const {
   return ignored || catalog->FindWorkload(workload).mixes_samples();
+}
+
+int64_t Cell::num_shared_micro_batches() const {
+  if (!shares_micro_batches()) return 1;
+  const bool mixes = catalog->FindWorkload(workload).mixes_samples();
+  return accumulate * (mixes ? catalog->FindPlugin(plugin).num_micro_batches : 1);
 }
 
 std::string Cell::name() const {

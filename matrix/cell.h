@@ -40,6 +40,8 @@ struct Cell {
 
   // Whether a micro-batch of the one-rank run has the samples of all ranks' micro-batches.
   bool shares_micro_batches() const;
+  // The micro-batches of a step, of all ranks together; 1 if their number makes no difference.
+  int64_t num_shared_micro_batches() const;
   std::string name() const;
 };
 

@@ -56,7 +56,7 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
     optimizer->set_step_options(
         {.max_norm = cell.clip ? workload.max_norm() : 0, .loss_scale = loss_scale});
     const int64_t num_micro_batches =
-        cell.shares_micro_batches() ? cell.accumulate : order.num_micro_batches;
+        cell.shares_micro_batches() ? cell.num_shared_micro_batches() : order.num_micro_batches;
     const int64_t count = workload.num_samples() / num_micro_batches;
     for (int64_t micro = 0; micro < num_micro_batches; ++micro) {
       Tensor loss = workload.Loss({*model, context, workload.criterion()},

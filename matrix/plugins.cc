@@ -223,6 +223,7 @@ struct ExpertAxes {
 
 // Named "hybrid_ep2_zero1" and so on; with other axes "hybrid_ep2_pp2_tp2_zero1".
 PluginVariant Experts(const ExpertAxes& axes, int stage, std::vector<int> worlds) {
+  const int micro_batches = axes.pp > 1 ? 3 : 1;
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {
     return std::make_unique<HybridParallelPlugin>(
         world, settings.training,
@@ -232,15 +233,12 @@ PluginVariant Experts(const ExpertAxes& axes, int stage, std::vector<int> worlds
                               .sp_mode = axes.sp_mode,
                               .ep_size = axes.ep,
                               .stage = stage,
-                              .num_microbatches = axes.pp > 1 ? 3 : 0});
+                              .num_microbatches = axes.pp > 1 ? micro_batches : 0});
   };
   std::string ranks = "ep" + std::to_string(axes.ep);
   if (axes.pp > 1) ranks += "_pp" + std::to_string(axes.pp);
   if (axes.tp > 1) ranks += "_tp" + std::to_string(axes.tp);
   if (axes.sp > 1) ranks += "_sp" + std::to_string(axes.sp) + "_" + Name(axes.sp_mode);
-  std::vector<std::string> workloads = {"moe", "moe_idle", "moe_one", "moe_rare"};
-  // Stages have no loss of their own.
-  if (axes.pp == 1) workloads.emplace_back("moe_aux");
   return {.name = "hybrid_" + ranks + "_zero" + std::to_string(stage),
           .worlds = std::move(worlds),
           .precisions = {"f64"},
@@ -249,7 +247,8 @@ PluginVariant Experts(const ExpertAxes& axes, int stage, std::vector<int> worlds
           .pp = axes.pp,
           .sp = axes.sp,
           .ep = axes.ep,
-          .workloads = std::move(workloads),
+          .num_micro_batches = micro_batches,
+          .workloads = {"moe", "moe_idle", "moe_one", "moe_rare", "moe_aux"},
           .is_hybrid = true};
 }
 

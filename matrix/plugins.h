@@ -65,6 +65,8 @@ struct PluginVariant {
   int sp = 1;
   // Expert-parallel size: data-parallel ranks that share the experts.
   int ep = 1;
+  // Of a call of execute_pipeline, for models whose loss depends on them.
+  int num_micro_batches = 1;
   std::vector<std::string> workloads = {"fed",     "gpt2", "llama", "cnn",
                                         "encoder", "gru",  "moe",   "moe_aux"};
   // True for hybrid plugins, which have too many combinations to run them all.

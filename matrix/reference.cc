@@ -106,7 +106,8 @@ Reference& ReferenceCache::Find(const Cell& cell) {
   const std::string key =
       cell.optimizer + "/" + cell.precision + (HasMasters(cell) ? "/masters" : "") +
       (cell.clip ? "/clip/" : "/") + (cell.ignored ? "ignored/" : "") +
-      (cell.shares_micro_batches() ? std::to_string(cell.accumulate) + "/" : "") + cell.workload;
+      (cell.shares_micro_batches() ? std::to_string(cell.num_shared_micro_batches()) + "/" : "") +
+      cell.workload;
   const auto found = references_.find(key);
   if (found != references_.end()) return found->second;
   return references_.emplace(key, MakeReference(cell)).first->second;

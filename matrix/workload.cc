@@ -9,8 +9,8 @@ namespace apogee::matrix {
 Tensor Workload::Loss(const TrainedModel& trained, const SampleRange& range) const {
   const data::Batch batch = Batch(trained.context, range);
   const Tensor loss = trained.criterion(trained.model(batch.inputs), batch.targets);
-  const Tensor auxiliary = Auxiliary(trained.model);
-  return auxiliary.defined() ? autograd::Add(loss, auxiliary) : loss;
+  const apogee::Auxiliary auxiliary = Auxiliary();
+  return auxiliary != nullptr ? autograd::Add(loss, auxiliary({&trained.model})) : loss;
 }
 
 }  // namespace apogee::matrix

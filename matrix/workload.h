@@ -75,8 +75,8 @@ class Workload {
   virtual void Prepare(const TrainedModel& /*trained*/) const {}
   // The inputs and targets of the range's samples.
   virtual data::Batch Batch(const ContextPtr& context, const SampleRange& range) const = 0;
-  // What is added to the criterion's loss after a forward; undefined: nothing.
-  virtual Tensor Auxiliary(nn::Module& /*model*/) const { return {}; }
+  // What is added to the criterion's loss after a forward; null: nothing.
+  virtual apogee::Auxiliary Auxiliary() const { return nullptr; }
   // The mean over the range's samples, in the model's dtype.
   Tensor Loss(const TrainedModel& trained, const SampleRange& range) const;
   // The gradient norm limit of "clip" cells: below the norm in most steps.

@@ -2,6 +2,7 @@
 
 #include "apogee/plugins/plugin.h"
 
+#include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/core/error.h"
 #include "apogee/plugins/loss_normalizer.h"
@@ -42,9 +43,15 @@ PipelineResult Plugin::ExecutePipeline(const PipelineCall& call) {
   PipelineResult result;
   if (call.return_outputs) result.outputs = outputs.Detach();
   if (call.criterion == nullptr) return result;
-  const Tensor loss = call.criterion(outputs, call.targets);
+  Tensor loss = call.criterion(outputs, call.targets);
   CheckLoss("execute_pipeline: the criterion's loss", loss);
   if (call.optimizer != nullptr) {
+    if (call.auxiliary != nullptr) {
+      if (const Tensor more = call.auxiliary({&call.model}); more.defined()) {
+        CheckLoss("execute_pipeline: the auxiliary loss", more);
+        loss = autograd::Add(loss, more);
+      }
+    }
     if (call.normalizer != nullptr) call.normalizer->NoteBackward(loss);
     Backward(loss, *call.optimizer);
   }

@@ -27,6 +27,10 @@ class LossNormalizer;  // loss_normalizer.h
 
 using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 
+// A further loss of modules that have just run one micro-batch, as nn::AuxiliaryLossOf. A plugin
+// calls it for the whole model, or for the modules of one pipeline stage. Undefined: they have none.
+using Auxiliary = std::function<Tensor(const std::vector<nn::Module*>& modules)>;
+
 // The arguments of Plugin::ExecutePipeline. `targets` may be undefined when there is no criterion,
 // and `starts` (nn::Module::takes_documents) if documents are not packed.
 struct PipelineCall {
@@ -38,6 +42,7 @@ struct PipelineCall {
   bool return_outputs = false;
   LossNormalizer* normalizer = nullptr;  // the criterion's; null: it has none
   Tensor starts = {};
+  Auxiliary auxiliary = nullptr;  // added to the criterion's loss in training
 };
 
 // Throws Error unless the starts of `call` are undefined, or those of its inputs, and its model

@@ -6,9 +6,9 @@
 #   scripts/test.sh [--all]
 #
 # The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`). The installation is
-# the portable library, with CUDA kernels if nvcc is found. A third of the parsers is fuzzed, another third with
-# each commit (scripts/tenth.sh).
-# --all adds the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and, but for the ranks under MPI,
+# the portable library, with CUDA kernels if nvcc is found. A twentieth of the sources is compiled without its group,
+# and a third of the parsers is fuzzed; others with each commit (scripts/tenth.sh).
+# --all adds the other sources; the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and, but for the ranks under MPI,
 # under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every parser. It takes hours.
 # The last line is `N passed, M failed, K skipped`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -92,6 +92,8 @@ need "build" build build/test
 run_tests test
 check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
+mapfile -t every < <(((all)) && echo --all)
+check "sources by themselves" scripts/check_sources.sh "${every[@]}"
 mapfile -t parsers < <(ls tests/fuzz/seeds)
 ((all)) || mapfile -t parsers < <(printf '%s\n' "${parsers[@]}" | scripts/tenth.sh --of 3)
 need "dependencies (fuzz)" scripts/install_deps.sh fuzz

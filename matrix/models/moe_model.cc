@@ -80,8 +80,9 @@ data::Batch MoeWorkload::Batch(const ContextPtr& context, const SampleRange& ran
   return TinyBatch(context, range, kTokens);
 }
 
-Tensor MoeWorkload::Auxiliary(nn::Module& model) const {
-  return moe_ == MoeKind::kAux ? nn::AuxiliaryLoss(model) : Tensor();
+Auxiliary MoeWorkload::Auxiliary() const {
+  if (moe_ != MoeKind::kAux) return nullptr;
+  return nn::AuxiliaryLossOf;
 }
 
 }  // namespace apogee::matrix

@@ -32,7 +32,7 @@ class MoeWorkload : public TinyWorkload {
   bool reads_values() const override { return true; }
   // The auxiliary loss of a micro-batch is not the mean of its samples' own.
   bool mixes_samples() const override { return moe_ == MoeKind::kAux; }
-  Tensor Auxiliary(nn::Module& model) const override;
+  apogee::Auxiliary Auxiliary() const override;
   // The gradient of an expert with one token has one direction; a second one would be noise.
   LowRank low_rank() const override {
     return {.rank = moe_ == MoeKind::kRare ? 1 : 2, .update_proj_gap = 10};

@@ -118,9 +118,19 @@ Tensor HfLayersLoss(const std::vector<const Layer*>& layers, double num_ranks) {
 }  // namespace
 
 Tensor AuxiliaryLoss(Module& model) {
+  const Tensor loss = AuxiliaryLossOf({&model});
+  return loss.defined() ? loss : Tensor::Zeros({}, DType::kF32, model.Parameters()[0]->context());
+}
+
+Tensor AuxiliaryLossOf(const std::vector<Module*>& modules) {
+  std::vector<Moe*> all;
+  for (Module* module : modules) {
+    for (Moe* moe : MoeLayers(*module)) {
+      if (moe->has_loss()) all.push_back(moe);
+    }
+  }
   std::vector<Layer> layers;
-  for (Moe* moe : MoeLayers(model)) {
-    if (!moe->has_loss()) continue;
+  for (Moe* moe : all) {
     APOGEE_CHECK(moe->sequence_part().is_whole() || moe->config().balance != BalanceLoss::kSequence,
                  "AuxiliaryLoss: mixture of experts \"", moe->full_name(),
                  "\" balances each sequence, which sequence parallelism cuts; use the balance "
@@ -131,7 +141,7 @@ Tensor AuxiliaryLoss(Module& model) {
                  "\" has had no forward since the last call; call the model, then "
                  "AuxiliaryLoss once");
   }
-  if (layers.empty()) return Tensor::Zeros({}, DType::kF32, model.Parameters()[0]->context());
+  if (layers.empty()) return {};
   const double num_ranks = SumOverRanks(layers);
   Tensor total;
   const auto add = [&](const Tensor& loss, double coefficient) {

@@ -10,13 +10,16 @@ namespace apogee::nn {
 void UpdateChoiceBias(Module& model, double rate) {
   APOGEE_CHECK(std::isfinite(rate) && rate >= 0, "UpdateChoiceBias: rate is ", rate,
                "; it must be a finite number of at least 0");
-  std::vector<Moe*> layers;
+  std::vector<Moe*> layers;  // of this pipeline stage
+  bool has_bias = false;
   for (Moe* layer : MoeLayers(model)) {
     if (layer->choice_bias() == nullptr) continue;
-    layers.push_back(layer);
+    has_bias = true;
+    if (layer->choice_bias()->is_here()) layers.push_back(layer);
   }
-  APOGEE_CHECK(!layers.empty(),
+  APOGEE_CHECK(has_bias,
                "UpdateChoiceBias: the model has no mixture of experts with MoeConfig::choice_bias");
+  if (layers.empty()) return;
   if (layers[0]->choice_bias()->data().context()->is_dry()) return;
   std::vector<double> choices;  // of the layers, one after the other
   for (Moe* layer : layers) {

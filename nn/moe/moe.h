@@ -90,6 +90,10 @@ std::vector<Moe*> MoeLayers(Module& model);
 // over the ranks is the loss. Collective then: one all-reduce of the counts of all layers. Throws
 // Error for BalanceLoss::kSequence under sequence parallelism.
 Tensor AuxiliaryLoss(Module& model);
+// The same for the layers in these modules alone; undefined if they have no such loss. Pipeline
+// stages call it: booster.execute_pipeline(batch, model, criterion, &optimizer,
+//                                          {.auxiliary = nn::AuxiliaryLossOf});
+Tensor AuxiliaryLossOf(const std::vector<Module*>& modules);
 
 // Balance without a loss (DeepSeek-V3): adds rate * sign(mean(c) - c) to the choice bias of each
 // layer that has one, where c counts how often its experts were chosen since the last call, on all

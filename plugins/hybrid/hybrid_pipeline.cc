@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apogee/core/text/text.h"
+#include "apogee/nn/moe/moe.h"
 #include "apogee/plugins/hybrid/elsewhere.h"
 #include "apogee/plugins/replicas.h"
 
@@ -177,6 +178,14 @@ PipelineResult HybridPipeline::Run(const PipelineCall& call, BackwardPasses& pas
                                    const Batch& batch) {
   pipeline::ExecutorCall run{call, NumMicros(call), batch.first_sample, batch.loss_scale};
   if (call.optimizer == nullptr) return executor_->Run(run);
+  if (call.auxiliary != nullptr) {
+    for (const nn::Moe* layer : nn::MoeLayers(call.model)) {
+      APOGEE_CHECK(layer->config().balance != nn::BalanceLoss::kHfLayers,
+                   "execute_pipeline: mixture of experts \"", layer->full_name(),
+                   "\" has the balance hf_layers, which takes the tokens of all layers together, "
+                   "and a pipeline stage has those of its own layers only; use micro_batch");
+    }
+  }
   has_trained_ = true;
   run.passes = &passes;
   run.reduce = passes.BeginBackward();

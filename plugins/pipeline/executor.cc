@@ -50,6 +50,7 @@ struct Executor::Running {
   std::vector<Tensor> losses;
   bool raw_losses = false;  // losses are means of micro-batches, not addends
   std::vector<Tensor> outputs;
+  double auxiliary = 0;  // the sum over this stage's parts and micro-batches
 
   int64_t size(int micro) const {
     return begin[static_cast<size_t>(micro) + 1] - begin[static_cast<size_t>(micro)];
@@ -57,9 +58,10 @@ struct Executor::Running {
   Tensor Part(const Tensor& batch, int micro) const {
     return batch.Slice(0, begin[static_cast<size_t>(micro)], size(micro));
   }
-  double weight(int micro) const {
-    return raw_losses ? static_cast<double>(size(micro)) / static_cast<double>(begin.back()) : 1;
+  double share(int micro) const {
+    return static_cast<double>(size(micro)) / static_cast<double>(begin.back());
   }
+  double weight(int micro) const { return raw_losses ? share(micro) : 1; }
   OutputKey Key(int part, int micro) const {
     const std::span<const int64_t> batch = call.inputs.shape().dims();
     std::vector<int64_t> dims(batch.begin(), batch.end());
@@ -182,7 +184,20 @@ void Executor::Forward(Running& run, const PipelineOp& op) {
     Give(run, {.part = part + 1, .micro = op.micro}, x.Detach());
     slot.output = std::move(x);
   }
-  if (run.shape.training) run.slots[{op.chunk, op.micro}] = std::move(slot);
+  if (!run.shape.training) return;
+  if (run.call.auxiliary != nullptr) AuxiliaryLoss(run, op, slot);
+  run.slots[{op.chunk, op.micro}] = std::move(slot);
+}
+
+void Executor::AuxiliaryLoss(Running& run, const PipelineOp& op, Slot& slot) const {
+  std::vector<nn::Module*> modules;
+  for (const nn::Piece& piece : parts_.cut.Pieces(run.shape.PartOf(stage_, op.chunk))) {
+    modules.insert(modules.end(), piece.modules.begin(), piece.modules.end());
+  }
+  slot.auxiliary = run.call.auxiliary(modules);
+  if (!slot.auxiliary.defined()) return;
+  CheckLoss("execute_pipeline: the auxiliary loss", slot.auxiliary);
+  run.auxiliary += run.share(op.micro) * slot.auxiliary.Item();
 }
 
 void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Slot& slot) {
@@ -215,10 +230,21 @@ void Executor::Backward(Running& run, const PipelineOp& op) {
   const TraceSpan span = Span(op);
   const bool splits = run.shape.splits_backward();
   RunPass(run, op, !splits, [&] {
-    if (!autograd::NeedsGrad({slot.output})) return;  // this part and those before it train nothing
-    const Tensor root = std::exchange(slot.output, {});
-    autograd::Backward(std::span(&root, 1), std::span(&grad, 1),
-                       {.deferred = splits ? &slot.deferred : nullptr});
+    std::vector<Tensor> roots, grads;
+    const auto add = [&](Tensor& root, const Tensor& root_grad) {
+      const Tensor taken = std::exchange(root, {});
+      if (!taken.defined() || !autograd::NeedsGrad({taken})) return;
+      roots.push_back(taken);
+      grads.push_back(root_grad);
+    };
+    if (slot.auxiliary.defined()) {
+      const double scale = run.call.loss_scale * run.share(op.micro);
+      add(slot.auxiliary, Tensor::Full(slot.auxiliary.shape(), slot.auxiliary.dtype(), scale,
+                                       slot.auxiliary.context()));
+    }
+    add(slot.output, grad);
+    if (roots.empty()) return;  // this part and those before it train nothing
+    autograd::Backward(roots, grads, {.deferred = splits ? &slot.deferred : nullptr});
   });
   if (part > 0) {
     const autograd::Parameter& input = *slot.input;
@@ -342,8 +368,14 @@ PipelineResult Executor::Finish(Running& run) {
   const std::vector<double> values = end.ToVector<double>();
   if (run.call.normalizer != nullptr && values[3] != 0) run.call.normalizer->NoteRawCall();
   parts_.model.generator().set_next_stream(run.first_stream + static_cast<uint64_t>(values[1]));
+  double all = values[0];
+  if (run.call.auxiliary != nullptr && run.shape.training) {
+    const Tensor sum = Tensor::Full({}, DType::kF64, run.auxiliary, context);
+    if (parts_.group != nullptr) parts_.group->AllReduce(sum);
+    all += sum.Item();
+  }
   if (run.call.criterion != nullptr) {
-    result.loss = Tensor::Full({}, static_cast<DType>(values[2]), values[0], context);
+    result.loss = Tensor::Full({}, static_cast<DType>(values[2]), all, context);
   }
   return result;
 }

@@ -83,6 +83,7 @@ class Executor {
   struct Slot {
     std::shared_ptr<autograd::Parameter> input;
     Tensor output;
+    Tensor auxiliary;  // the part's own loss; undefined: it has none
     autograd::DeferredWeightGrads deferred;
   };
   struct Running;  // the state of one call
@@ -93,6 +94,7 @@ class Executor {
   void Backward(Running& run, const PipelineOp& op);
   void Weights(Running& run, const PipelineOp& op);
   void Loss(Running& run, const PipelineOp& op, const Tensor& output, Slot& slot);
+  void AuxiliaryLoss(Running& run, const PipelineOp& op, Slot& slot) const;
   void ExpectFor(Running& run, const PipelineOp& op);
   Tensor Take(Running& run, const Message& message);
   void Give(Running& run, const Message& message, const Tensor& tensor);

@@ -11,6 +11,7 @@
 #include <map>
 #include <random>
 
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tests/support/runs/rough_sums.h"
 
 namespace apogee::comm::process {

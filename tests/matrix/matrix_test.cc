@@ -132,6 +132,11 @@ TEST(SabotageTest, ExpertsNeedTheirMeansNormsLossesAndRouters) {
     ExpectGreen(aux);
     ExpectRed(aux, Sabotage::kAuxLossPerRank, "error ");
   }
+  for (const char* plugin : {"hybrid_ep2_pp2_zero1", "hybrid_ep2_sp2_all_to_all_zero1"}) {
+    const std::string aux = cell(plugin, 4, "moe_aux");
+    ExpectGreen(aux);
+    ExpectRed(aux, Sabotage::kAuxLossPerRank, "error ");
+  }
   ExpectRed("sgd/hybrid_ep2_zero0/world2/f64/acc1/clip/moe", Sabotage::kNormWithoutEp,
             "ranks end with different values of");
 }

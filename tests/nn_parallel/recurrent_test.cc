@@ -3,6 +3,8 @@
 // Recurrent layers whose units are divided over ranks, against the whole layers on one rank.
 #include "apogee/nn/parallel/recurrent.h"
 
+#include <gmock/gmock.h>
+
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/arithmetic.h"

@@ -13,6 +13,7 @@
 #include "apogee/plan/scaling.h"
 #include "apogee/plan/train_steps.h"
 #include "apogee/plugins/pipeline/schedule.h"
+#include "apogee/plugins/plugin.h"
 
 namespace apogee::plan {
 namespace times_test {

@@ -24,7 +24,7 @@ apogee_test(NAME plugins_sample_places_test SRCS plugins/sample_places_test.cc L
             LIBS apogee_matrix LABELS threads)
 apogee_mpi_test(NAME plugins_ddp_mpi_test SRCS plugins/ddp_test.cc LAYERS booster LIBS apogee_matrix
                 TIMEOUT 600 TCP 4)
-set(on_both hybrid/expert_parallel pipeline/pipeline pipeline/pipeline_errors gemini/gemini gemini/gemini_edge gemini/gemini_errors
+set(on_both hybrid/expert_balance hybrid/expert_parallel pipeline/pipeline pipeline/pipeline_errors gemini/gemini gemini/gemini_edge gemini/gemini_errors
             gemini/gemini_fused_edge hybrid/hybrid_gemini hybrid/hybrid_parallel hybrid/hybrid_parallel_errors
             hybrid/hybrid_parallel_loops hybrid/hybrid_parallel_parts hybrid/hybrid_parallel_plans
             hybrid/hybrid_sequence hybrid/hybrid_sequence_errors generate packed_documents)

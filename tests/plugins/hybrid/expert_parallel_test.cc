@@ -10,13 +10,8 @@
 #include <numeric>
 
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/booster/booster.h"
-#include "apogee/nn/losses.h"
-#include "apogee/nn/models/decoder.h"
-#include "apogee/nn/moe/moe.h"
-#include "apogee/optim/momentum/sgd.h"
 #include "apogee/optim/registry.h"
-#include "apogee/plugins/moe_hybrid_parallel.h"
+#include "apogee/tests/plugins/hybrid/expert_run.h"
 #include "apogee/tests/support/run_ranks.h"
 #include "apogee/tests/support/says.h"
 
@@ -29,56 +24,20 @@ using ::testing::HasSubstr;
 using testing::LaunchRanks;
 using testing::RunRanks;
 using testing::Says;
-
-constexpr auto kAllToAll = nn::parallel::SequenceMode::kAllToAll;
-constexpr int64_t kHidden = 16, kExperts = 8, kTopK = 2, kTokens = 6, kSamples = 3;
-
-nn::DecoderConfig Config() {
-  nn::DecoderConfig config{.vocab_size = 19, .num_layers = 2, .max_tokens = kTokens};
-  config.block.hidden_size = kHidden;
-  config.block.intermediate_size = 24;
-  config.block.num_heads = 4;
-  config.block.num_kv_heads = 2;
-  config.block.head_dim = 4;
-  config.block.init = nn::Init::Normal(0, 0.3);
-  config.block.moe = {.num_experts = kExperts, .top_k = kTopK, .intermediate_size = 12};
-  return config;
-}
-
-struct Trained {
-  Trained(const comm::World& world, const HybridParallelOptions& options,
-          const nn::DecoderConfig& config = Config(), const TrainingOptions& training = {})
-      : model(config), plugin(world, training, options), booster(plugin) {
-    model.Initialize(world.context(), {.seed = 1});
-    optimizer.emplace(model.Parameters(), optim::SgdOptions{.lr = 0.1});
-  }
-  void Boost() {
-    boosted.emplace(booster.boost(model, *optimizer, {.criterion = nn::CrossEntropyLoss()}));
-  }
-  Tensor Tokens(const comm::World& world) const {
-    std::vector<int64_t> ids;
-    for (int64_t i = 0; i < kSamples * kTokens; ++i) {
-      ids.push_back((i * i * 7 + 3 * i + world.rank() * 5) % 19);
-    }
-    return Tensor::FromVector(ids, {kSamples, kTokens}, world.context());
-  }
-  void Backward(const Tensor& tokens) {
-    booster.backward(boosted->criterion(boosted->model(tokens), tokens), boosted->optimizer);
-  }
-
-  nn::Decoder model;
-  std::optional<optim::Sgd> optimizer;
-  MoeHybridParallelPlugin plugin;
-  Booster booster;
-  std::optional<Boosted> boosted;
-};
+using testing::expert_run::ExpertConfig;
+using testing::expert_run::ExpertRun;
+using testing::expert_run::kExperts;
+using testing::expert_run::kHidden;
+using testing::expert_run::kSamples;
+using testing::expert_run::kTokens;
+using testing::expert_run::kTopK;
 
 // Per layer: the counts, rows to the experts and back; and in backward rows back and forth. The
 // bytes are those of the rows that leave a rank.
 TEST(ExpertParallelTest, OnlyRowsForOtherRanksAreSent) {
   for (const int ep : {2, 4}) {
     RunRanks(ep, [&](comm::World& world) {
-      Trained run(world, {.ep_size = ep});
+      ExpertRun run(world, {.ep_size = ep});
       run.Boost();
       const comm::GroupPtr group = run.plugin.expert_parallel()->group();
       const auto used = [&](const std::function<void()>& fn) {
@@ -124,10 +83,10 @@ TEST(ExpertParallelTest, AStepHasTheSameNumberOfCollectivesForAnyNumberOfExperts
   for (const int stage : {0, 1}) {
     RunRanks(4, [&](comm::World& world) {
       const auto calls = [&](int64_t layers, int64_t experts) {
-        nn::DecoderConfig config = Config();
+        nn::DecoderConfig config = ExpertConfig();
         config.num_layers = layers;
         config.block.moe.num_experts = experts;
-        Trained run(world, {.ep_size = 2, .stage = stage}, config, {.max_norm = 1});
+        ExpertRun run(world, {.ep_size = 2, .stage = stage}, config, {.max_norm = 1});
         run.Boost();
         run.Backward(run.Tokens(world));
         using enum comm::Axis;
@@ -150,8 +109,8 @@ TEST(ExpertParallelTest, AStepHasTheSameNumberOfCollectivesForAnyNumberOfExperts
 TEST(ExpertParallelTest, WhatDoesNotFitIsRefused) {
   RunRanks(4, [](comm::World& world) {
     const auto boost = [&](const HybridParallelOptions& options,
-                           const nn::DecoderConfig& config = Config()) {
-      return [&world, options, config] { Trained(world, options, config).Boost(); };
+                           const nn::DecoderConfig& config = ExpertConfig()) {
+      return [&world, options, config] { ExpertRun(world, options, config).Boost(); };
     };
     EXPECT_THAT(boost({.ep_size = 3}),
                 Says(HasSubstr("ep_size 3 does not divide the world of 4 ranks")));
@@ -159,15 +118,15 @@ TEST(ExpertParallelTest, WhatDoesNotFitIsRefused) {
                 Says(HasSubstr("ep_size 4 x tp_size 2 = 8 does not divide the world of 4 ranks")));
     EXPECT_THAT(boost({.ep_size = 0}), Says(HasSubstr("ep_size must be at least 1, got 0")));
     EXPECT_THAT(boost({.ep_size = 2, .stage = 3}), Says(HasSubstr("ep_size 2 needs stage 0 to 2")));
-    nn::DecoderConfig config = Config();
+    nn::DecoderConfig config = ExpertConfig();
     config.block.moe.num_experts = 6;
     EXPECT_THAT(boost({.ep_size = 4}, config),
                 Says(HasSubstr("ep_size 4 does not divide the 6 experts of model.layers.0.mlp")));
     config.block.moe = {};
     EXPECT_THAT(boost({.ep_size = 2}, config), Says(HasSubstr("has no mixture of experts")));
-    config = Config();
+    config = ExpertConfig();
     config.block.moe.capacity_factor = 1;
-    Trained run(world, {.ep_size = 2}, config);
+    ExpertRun run(world, {.ep_size = 2}, config);
     run.Boost();
     EXPECT_THAT([&] { run.boosted->model(run.Tokens(world)); },
                 Says(AllOf(HasSubstr("capacity_factor 1 drops tokens by their order"),
@@ -178,7 +137,7 @@ TEST(ExpertParallelTest, WhatDoesNotFitIsRefused) {
 // Their messages are averages over ranks that must hold the same parameters.
 TEST(ExpertParallelTest, OptimizersWith1BitMessagesAreRefused) {
   RunRanks(2, [](comm::World& world) {
-    nn::Decoder model(Config());
+    nn::Decoder model(ExpertConfig());
     model.Initialize(world.context(), {.seed = 1});
     const optim::OptimizerRegistry optimizers;
     const auto optimizer =
@@ -190,95 +149,10 @@ TEST(ExpertParallelTest, OptimizersWith1BitMessagesAreRefused) {
   });
 }
 
-// The bias without a loss follows the choices of all ranks.
-TEST(ExpertParallelTest, ChoiceBiasIsThatOfOneRank) {
-  nn::DecoderConfig config = Config();
-  config.block.moe.choice_bias = true;
-  const auto biases = [&](const comm::World& world, const HybridParallelOptions& options) {
-    Trained run(world, options, config);
-    run.Boost();
-    const int part = run.plugin.data_rank(), parts = run.plugin.data_size();
-    for (int step = 0; step < 6; ++step) {
-      for (int64_t sample = part; sample < 4; sample += parts) {
-        std::vector<int64_t> ids;
-        for (int64_t i = 0; i < kTokens; ++i) ids.push_back((i * i * 7 + 5 * sample + step) % 19);
-        run.boosted->model(Tensor::FromVector(ids, {1, kTokens}, world.context()));
-      }
-      nn::UpdateChoiceBias(run.model, 0.0625);
-    }
-    std::vector<double> values;
-    for (const nn::Moe* layer : nn::MoeLayers(run.model)) {
-      const std::vector<double> own = layer->choice_bias()->data().ToVector<double>();
-      values.insert(values.end(), own.begin(), own.end());
-    }
-    return values;
-  };
-  const auto expect_same = [&](int num_ranks, const HybridParallelOptions& options) {
-    RunRanks(num_ranks, [&](comm::World& world) {
-      const std::vector<double> want =
-          biases(comm::World(0, 1, world.context(), nullptr), HybridParallelOptions{});
-      EXPECT_NE(want, std::vector<double>(want.size(), 0.0));
-      EXPECT_EQ(biases(world, options), want);
-    });
-  };
-  expect_same(2, {.ep_size = 2});
-  expect_same(4, {.tp_size = 2, .ep_size = 2});
-  expect_same(4, {.stage = 3});
-  expect_same(4, {.sp_size = 2, .sp_mode = kAllToAll, .ep_size = 2});
-}
-
-// Its mean over the ranks is the loss of one rank.
-TEST(ExpertParallelTest, TheAuxiliaryLossIsThatOfOneRank) {
-  const auto loss = [](const comm::World& world, const HybridParallelOptions& options,
-                       const nn::DecoderConfig& config) {
-    Trained run(world, options, config);
-    run.Boost();
-    const int part = run.plugin.data_rank(), samples = 4 / run.plugin.data_size();
-    std::vector<int64_t> ids;
-    for (int64_t i = 0; i < samples * kTokens; ++i) {
-      const int64_t at = part * samples * kTokens + i;
-      ids.push_back((at * at * 7 + 3 * at) % 19);
-    }
-    run.boosted->model(Tensor::FromVector(ids, {samples, kTokens}, world.context()));
-    return nn::AuxiliaryLoss(run.boosted->model).Item();
-  };
-  for (const nn::BalanceLoss balance : {nn::BalanceLoss::kMicroBatch, nn::BalanceLoss::kHfLayers}) {
-    nn::DecoderConfig config = Config();
-    config.block.moe.balance = balance;
-    config.block.moe.balance_coefficient = 0.5;
-    config.block.moe.z_coefficient = 0.1;
-    RunRanks(4, [&](comm::World& world) {
-      const double want =
-          loss(comm::World(0, 1, world.context(), nullptr), HybridParallelOptions{}, config);
-      for (const HybridParallelOptions& options :
-           {HybridParallelOptions{.ep_size = 2},
-            HybridParallelOptions{.sp_size = 2, .sp_mode = kAllToAll, .ep_size = 2}}) {
-        const Tensor sum =
-            Tensor::Full({}, DType::kF64, loss(world, options, config), world.context());
-        world.group()->AllReduce(sum);
-        EXPECT_NEAR(sum.Item() / world.size(), want, 2e-6 * want);
-      }
-    });
-  }
-}
-
-TEST(ExpertParallelTest, ABalanceOfSequencesNeedsWholeOnes) {
-  nn::DecoderConfig config = Config();
-  config.block.moe.balance = nn::BalanceLoss::kSequence;
-  RunRanks(2, [&](comm::World& world) {
-    Trained run(world, {.sp_size = 2, .sp_mode = kAllToAll}, config);
-    run.Boost();
-    run.boosted->model(run.Tokens(world));
-    EXPECT_THAT([&] { nn::AuxiliaryLoss(run.boosted->model); },
-                Says(HasSubstr("\"model.layers.0.mlp\" balances each sequence, which sequence "
-                               "parallelism cuts")));
-  });
-}
-
 // An expert that this rank lacks cannot be read by mistake.
 TEST(ExpertParallelTest, ValuesOfOtherRanksExperts) {
   RunRanks(2, [](comm::World& world) {
-    Trained run(world, {.ep_size = 2});
+    ExpertRun run(world, {.ep_size = 2});
     run.Boost();
     const auto other =
         run.model.FindParameter(world.rank() == 0 ? "model.layers.0.mlp.experts.7.up_proj.weight"
@@ -295,7 +169,7 @@ TEST(ExpertParallelTest, ValuesOfOtherRanksExperts) {
 TEST(ExpertParallelTest, ARouterWithoutNumbersEndsTheRun) {
   const absl::Status status = LaunchRanks(
       {.num_ranks = 4, .threads_per_rank = 1, .timeout_seconds = 30}, [](comm::World& world) {
-        Trained run(world, {.ep_size = 4});
+        ExpertRun run(world, {.ep_size = 4});
         run.Boost();
         if (world.rank() == 2) {
           const Tensor gate = run.model.FindParameter("model.layers.1.mlp.gate.weight")->data();

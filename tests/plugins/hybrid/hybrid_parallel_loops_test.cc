@@ -11,6 +11,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/nn/losses.h"
+#include "apogee/nn/parallel/tensor_parallel.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/plugins/hybrid_parallel.h"

@@ -20,6 +20,7 @@
 
 #include "apogee/comm/tree_reduce.h"
 #include "apogee/core/rng.h"
+#include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/tensor.h"
 
 namespace apogee::testing {
