@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Balance of experts over ranks: the bias without a loss, and the auxiliary losses, in pipelines and
+// Balance of experts over ranks: the bias without a loss and the auxiliary losses, in pipelines and
 // under sequence parallelism too.
 #include <gmock/gmock.h>
 
