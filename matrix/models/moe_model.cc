@@ -34,6 +34,7 @@ nn::MoeConfig ConfigOf(MoeKind kind) {
       moe.choice_bias = true;
       break;
     case MoeKind::kOne:
+      moe.recompute = true;
       moe.top_k = 1;
       moe.normalise = false;
       moe.choice_bias = true;

@@ -16,7 +16,7 @@ namespace apogee::matrix {
 enum class MoeKind {
   kPlain,  // 8 experts, 2 of them per token, and a shared one
   kIdle,   // no token ever chooses the last two experts
-  kOne,    // all tokens choose one expert
+  kOne,    // all tokens choose one expert, and experts are recomputed
   kRare,   // 16 experts, one per token: some micro-batches and ranks have none for an expert
   kAux,    // with auxiliary losses, which are added to the criterion's
 };

@@ -122,7 +122,11 @@ Tensor Moe::RunExperts(const Tensor& x, int64_t num_sequences) {
     return Tensor::FromVector<int64_t>(values, {static_cast<int64_t>(values.size())}, x.context());
   };
   const Tensor tokens = ids(plan.tokens);
-  const Tensor y = experts_->Run(autograd::TakeRows(x, tokens), plan.counts);
+  const auto run = [this, counts = plan.counts](const Tensor& rows) {
+    return experts_->Run(rows, counts);
+  };
+  const Tensor rows = autograd::TakeRows(x, tokens);
+  const Tensor y = config_.recompute ? autograd::Recompute(run, rows) : run(rows);
   const Tensor weights = autograd::IndexSelect(routing.weights, 0, ids(plan.choices));
   return autograd::WeightedSum(y, weights, tokens, x.size(0));
 }

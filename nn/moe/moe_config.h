@@ -52,6 +52,10 @@ struct MoeConfig {
   // micro-batch, the first ones in the order of tokens.
   double capacity_factor = 0;
 
+  // Activation checkpointing of the experts alone: keep only their rows and run them again in
+  // backward, under expert parallelism with its exchanges. The results are the same.
+  bool recompute = false;
+
   BalanceLoss balance = BalanceLoss::kNone;
   double balance_coefficient = 0;
   double z_coefficient = 0;  // of the mean of logsumexp(logits)^2

@@ -45,6 +45,14 @@ MoeConfig Grouped() {
           .names = {.shared = "shared_experts"}};
 }
 
+void ExpectSameGradients(const Module& one, const Module& other) {
+  for (size_t i = 0; i < one.Parameters().size(); ++i) {
+    const ParameterPtr a = one.Parameters()[i], b = other.Parameters()[i];
+    ASSERT_EQ(a->has_grad(), b->has_grad());
+    if (a->has_grad()) EXPECT_EQ(a->grad().ToVector<double>(), b->grad().ToVector<double>());
+  }
+}
+
 class MoeTest : public ::testing::Test {
  protected:
   std::shared_ptr<Moe> Make(const MoeConfig& config, DType dtype = DType::kF64) {
@@ -173,11 +181,29 @@ TEST_F(MoeTest, RecomputeGivesTheSameBitsAndRecordsOnce) {
   EXPECT_EQ(chosen, plain->record().chosen);
   autograd::Backward(autograd::Sum(autograd::Square(y)));
   EXPECT_TRUE(again->record().chosen.empty());
-  for (size_t i = 0; i < plain->Parameters().size(); ++i) {
-    const ParameterPtr a = plain->Parameters()[i], b = again->Parameters()[i];
-    ASSERT_EQ(a->has_grad(), b->has_grad());
-    if (a->has_grad()) EXPECT_EQ(a->grad().ToVector<double>(), b->grad().ToVector<double>());
-  }
+  ExpectSameGradients(*plain, *again);
+}
+
+TEST_F(MoeTest, RecomputedExpertsGiveTheSameBitsAndKeepLess) {
+  MoeConfig config = Grouped();
+  config.shared_size = 0;
+  const auto plain = Make(config);
+  config.recompute = true;
+  const auto again = Make(config);
+  const Tensor x = Input();
+  const auto loss = [&](Moe& moe) { return autograd::Sum(autograd::Square(moe(x))); };
+  const auto bytes = [&] { return context_->ledger().live_bytes(MemoryCategory::kActivation); };
+  const int64_t before = bytes();
+  const Tensor kept = loss(*plain);
+  const int64_t by_plain = bytes() - before;
+  const Tensor less = loss(*again);
+  const int64_t rows = 3 * kTokens;
+  // Of each row, gate, up and their product. Recompute itself keeps nothing but the rows.
+  EXPECT_EQ(by_plain - (bytes() - before - by_plain), rows * 3 * kInner * 8);
+  EXPECT_EQ(kept.Item(), less.Item());
+  autograd::Backward(kept);
+  autograd::Backward(less);
+  ExpectSameGradients(*plain, *again);
 }
 
 // The router computes in f32, and the sum over experts rounds once.
