@@ -83,6 +83,7 @@ class KernelSlot {
   X(embedding_backward, EmbeddingBackwardArgs)               \
   X(matmul, MatMulArgs)                                      \
   X(matmul_activation, MatMulActivationArgs)                 \
+  X(matmul_group, MatMulGroupArgs)                           \
   X(unfold, UnfoldArgs)                                      \
   X(fold, FoldArgs)                                          \
   X(conv_forward, ConvForwardArgs)                           \

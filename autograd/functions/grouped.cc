@@ -47,11 +47,17 @@ class GroupedLinearNode : public Node {
     std::vector<Tensor> result(1 + weights_.size());
     if (context.part != GradPart::kInputs) {
       const Tensor x = x_.Take(context);
+      std::vector<ops::GroupedProduct> products;
+      std::vector<size_t> edges;
       ForGroups(counts_, [&](size_t g, int64_t begin, int64_t rows) {
         if (!wants(1 + g)) return;
-        result[1 + g] = ops::MatMulTransA(dy.Slice(0, begin, rows), x.Slice(0, begin, rows),
-                                          weight_grad_dtypes_[g]);
+        edges.push_back(1 + g);
+        products.push_back({.a = dy.Slice(0, begin, rows),
+                            .b = x.Slice(0, begin, rows),
+                            .options = {.a_trans = true, .out_dtype = weight_grad_dtypes_[g]}});
       });
+      const std::vector<Tensor> sums = ops::MatMulGroup(products);
+      for (size_t i = 0; i < sums.size(); ++i) result[edges[i]] = sums[i];
     }
     if (context.part != GradPart::kWeights && wants(0)) result[0] = InputGrad(dy, context);
     return result;
@@ -66,11 +72,14 @@ class GroupedLinearNode : public Node {
   Tensor InputGrad(const Tensor& dy, const BackwardContext& context) {
     // Without rows, too: whoever made x may have to take part in a collective.
     const Tensor dx = Tensor::Empty({dy.size(0), in_}, input_grad_dtype_, dy.context());
+    std::vector<ops::GroupedProduct> products;
     ForGroups(counts_, [&](size_t g, int64_t begin, int64_t rows) {
-      const Tensor weight = weights_[g].Take(context);
-      ops::MatMul(dy.Slice(0, begin, rows), weight,
-                  {.out_dtype = input_grad_dtype_, .out = dx.Slice(0, begin, rows)});
+      products.push_back(
+          {.a = dy.Slice(0, begin, rows),
+           .b = weights_[g].Take(context),
+           .options = {.out_dtype = input_grad_dtype_, .out = dx.Slice(0, begin, rows)}});
     });
+    ops::MatMulGroup(products);
     return dx;
   }
 
@@ -149,10 +158,14 @@ Tensor GroupedLinear(const Tensor& x_in, const std::vector<int64_t>& counts,
   const Tensor x = x_in.Detach().Contiguous();
   const DType dtype = out_dtype.value_or(x.dtype());
   Tensor y = Tensor::Empty({x.size(0), weights[0].size(0)}, dtype, x.context());
+  std::vector<ops::GroupedProduct> products;
   ForGroups(counts, [&](size_t g, int64_t begin, int64_t rows) {
-    ops::MatMul(x.Slice(0, begin, rows), weights[g].Detach(),
-                {.b_trans = true, .out_dtype = dtype, .out = y.Slice(0, begin, rows)});
+    products.push_back(
+        {.a = x.Slice(0, begin, rows),
+         .b = weights[g].Detach(),
+         .options = {.b_trans = true, .out_dtype = dtype, .out = y.Slice(0, begin, rows)}});
   });
+  ops::MatMulGroup(products);
   std::vector<Tensor> inputs = {x_in};
   inputs.insert(inputs.end(), weights.begin(), weights.end());
   if (NeedsGrad(inputs)) {

@@ -127,6 +127,10 @@ void matmul(const DeviceContext& context, const MatMulArgs& args) {
   }
 }
 
+void matmul_group(const DeviceContext& context, const MatMulGroupArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) matmul(context, args.products[i]);
+}
+
 void matmul_activation(const DeviceContext& context, const MatMulActivationArgs& args) {
   const MatMulArgs& product = args.product;
   if (product.batch == 0 || product.m == 0 || product.n == 0) return;

@@ -292,6 +292,12 @@ struct MatMulArgs {
   int64_t a_batch, b_batch, c_batch;
   double alpha, beta;
 };
+// Products of matrices (batch = 1) that do not depend on each other. The bits of each do not depend
+// on the others.
+struct MatMulGroupArgs {
+  const MatMulArgs* products;
+  int64_t count;
+};
 // The product c, with beta = 0 and contiguous, and y = activation(c) of c's dtype and layout.
 // A backend may apply the activation before or after it rounds c to c_dtype. It makes the same
 // choice for all shapes, given the activation and the dtypes: then a shard of a layer has the same

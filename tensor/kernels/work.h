@@ -120,6 +120,18 @@ inline KernelCall WorkOf(const char* name, const MatMulActivationArgs& a) {
   return call;
 }
 
+inline KernelCall WorkOf(const char* name, const MatMulGroupArgs& a) {
+  KernelCall all = {.name = name, .dtype = DType::kU8, .flops = 0, .bytes = 0};
+  for (int64_t i = 0; i < a.count; ++i) {
+    const KernelCall one = WorkOf(name, a.products[i]);
+    all = {.name = one.name,
+           .dtype = one.dtype,
+           .flops = all.flops + one.flops,
+           .bytes = all.bytes + one.bytes};
+  }
+  return all;
+}
+
 // `products`: of two matrices, [q_tokens, kv_tokens, head_dim] each.
 template <typename Args>
 KernelCall WorkOfAttention(const char* name, const Args& a, double products) {

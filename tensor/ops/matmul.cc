@@ -22,7 +22,12 @@ Tensor InMemoryOf(const Tensor& a, const Tensor& x) {
   return is_gpu ? x.To(a.context()) : x;
 }
 
-// Checks the operands, makes the result and calls run(result, arguments).
+// The operands of a product, which must live until it runs, and the result.
+struct Operands {
+  Tensor a, b, bias, c;
+};
+
+// Checks the operands, makes the result and calls run(operands, arguments).
 template <typename Run>
 Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& options,
                  const Run& run) {
@@ -72,42 +77,66 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
   }
   const Tensor c =
       options.out.defined() ? options.out : Tensor::Empty(shape, out_dtype, a.context());
-  run(c, MatMulArgs{.dtype = a.dtype(),
-                    .c_dtype = out_dtype,
-                    .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(),
-                    .a = a.raw(),
-                    .b = b.raw(),
-                    .c = c.raw(),
-                    .bias = bias.defined() ? bias.raw() : nullptr,
-                    .batch = batch,
-                    .m = m,
-                    .n = n,
-                    .k = k,
-                    .a_trans = options.a_trans,
-                    .b_trans = options.b_trans,
-                    .lda = a2.size(-1),
-                    .ldb = b.size(-1),
-                    .ldc = n,
-                    .a_batch = m * k,
-                    .b_batch = k * n,
-                    .c_batch = m * n,
-                    .alpha = 1,
-                    .beta = 0});
+  run(Operands{.a = a, .b = b, .bias = bias, .c = c},
+      MatMulArgs{.dtype = a.dtype(),
+                 .c_dtype = out_dtype,
+                 .bias_dtype = bias.defined() ? bias.dtype() : a.dtype(),
+                 .a = a.raw(),
+                 .b = b.raw(),
+                 .c = c.raw(),
+                 .bias = bias.defined() ? bias.raw() : nullptr,
+                 .batch = batch,
+                 .m = m,
+                 .n = n,
+                 .k = k,
+                 .a_trans = options.a_trans,
+                 .b_trans = options.b_trans,
+                 .lda = a2.size(-1),
+                 .ldb = b.size(-1),
+                 .ldc = n,
+                 .a_batch = m * k,
+                 .b_batch = k * n,
+                 .c_batch = m * n,
+                 .alpha = 1,
+                 .beta = 0});
   return c;
 }
 
 }  // namespace
 
 Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options) {
-  return RunMatMul(a, b, options, [](const Tensor& c, const MatMulArgs& args) {
-    c.context()->kernels().matmul(*c.context(), args);
+  return RunMatMul(a, b, options, [](const Operands& operands, const MatMulArgs& args) {
+    const ContextPtr& context = operands.c.context();
+    context->kernels().matmul(*context, args);
   });
+}
+
+std::vector<Tensor> MatMulGroup(const std::vector<GroupedProduct>& products) {
+  std::vector<Operands> operands;
+  std::vector<MatMulArgs> args;
+  std::vector<Tensor> results;
+  for (const GroupedProduct& product : products) {
+    const Tensor result = RunMatMul(product.a, product.b, product.options,
+                                    [&](const Operands& own, const MatMulArgs& own_args) {
+                                      operands.push_back(own);
+                                      args.push_back(own_args);
+                                    });
+    APOGEE_CHECK(args.back().batch == 1, "matmul_group: needs matrices, got shapes ",
+                 product.a.shape(), " and ", product.b.shape());
+    CheckSameDevice("matmul_group", result, operands[0].c);
+    results.push_back(result);
+  }
+  if (results.empty()) return results;
+  const ContextPtr& context = results[0].context();
+  context->kernels().matmul_group(*context, {.products = args.data(), .count = std::ssize(args)});
+  return results;
 }
 
 Activated MatMulActivation(const Tensor& a, const Tensor& b, Activation activation,
                            const MatMulOptions& options) {
   Tensor y;
-  const auto run = [&](const Tensor& pre, const MatMulArgs& args) {
+  const auto run = [&](const Operands& operands, const MatMulArgs& args) {
+    const Tensor& pre = operands.c;
     y = Tensor::EmptyLike(pre);
     pre.context()->kernels().matmul_activation(
         *pre.context(), {.product = args, .activation = activation, .y = y.raw()});

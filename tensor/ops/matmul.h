@@ -10,6 +10,7 @@
 #define APOGEE_TENSOR_OPS_MATMUL_H_
 
 #include <optional>
+#include <vector>
 
 #include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/tensor.h"
@@ -30,6 +31,14 @@ struct MatMulOptions {
 // have equal leading (batch) dims. If only b is a matrix, a's leading dims are folded into rows
 // (not with a_trans). Throws Error on a shape, dtype or device mismatch.
 Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulOptions& options = {});
+
+// MatMul of each, none of them batched, in one kernel: for many products that are small. Their
+// number and sizes differ as they like.
+struct GroupedProduct {
+  Tensor a, b;
+  MatMulOptions options = {};
+};
+std::vector<Tensor> MatMulGroup(const std::vector<GroupedProduct>& products);
 
 // pre = MatMul(a, b, options), which backward needs, and y = activation(pre). One kernel if the
 // backend has one for both.

@@ -13,6 +13,7 @@ apogee_test(NAME tensor_softmax_test SRCS tensor/softmax_test.cc LAYERS tensor D
 apogee_test(NAME tensor_statistic_test SRCS tensor/statistic_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_unary_test SRCS tensor/unary_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_vec_math_test SRCS tensor/vec_math_test.cc LAYERS tensor)
+apogee_test(NAME tensor_matmul_group_test SRCS tensor/matmul_group_test.cc LAYERS tensor)
 apogee_test(NAME tensor_matmul_test SRCS tensor/matmul_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_matmul_team_test SRCS tensor/matmul_team_test.cc LAYERS tensor)
 apogee_test(NAME tensor_matmul_activation_test SRCS tensor/matmul_activation_test.cc LAYERS tensor DEVICES)
