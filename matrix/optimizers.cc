@@ -85,7 +85,8 @@ OptionMap SecondGroup(const OptionMap& defaults, OptionMap options) {
 }  // namespace
 
 std::unique_ptr<optim::Optimizer> MakeMatrixOptimizer(const Cell& cell, nn::Module& model) {
-  const LowRank low_rank = cell.catalog->FindWorkload(cell.workload).low_rank();
+  const Workload& workload = cell.catalog->FindWorkload(cell.workload);
+  const LowRank low_rank = cell.ignored ? workload.low_rank_of_few_targets() : workload.low_rank();
   const OptionMap defaults = ValueOrThrow(cell.catalog->optimizers.Defaults(cell.optimizer));
   const OptionMap options = FirstGroup(defaults, low_rank, InterestingOptions(cell.optimizer));
   std::vector<optim::TextParamGroup> groups = {{{}, options}, {{}, SecondGroup(defaults, options)}};

@@ -86,6 +86,8 @@ class Workload {
   // With noisy gradients: few directions, rarely refreshed. At a refresh, directions of nearly
   // equal weight can swap after the slightest rounding.
   virtual LowRank low_rank() const = 0;
+  // The same for cells that ignore targets.
+  virtual LowRank low_rank_of_few_targets() const { return low_rank(); }
   // True if the mean gradient has the same bits however the batch is divided. The batch then has no
   // permutations.
   virtual bool has_exact_means() const = 0;

@@ -37,6 +37,7 @@ class MoeWorkload : public TinyWorkload {
   LowRank low_rank() const override {
     return {.rank = moe_ == MoeKind::kRare ? 1 : 2, .update_proj_gap = 10};
   }
+  LowRank low_rank_of_few_targets() const override { return {.rank = 1, .update_proj_gap = 10}; }
 
  private:
   const MoeKind moe_;
