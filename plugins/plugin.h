@@ -28,7 +28,8 @@ class LossNormalizer;  // loss_normalizer.h
 using Criterion = std::function<Tensor(const Tensor& output, const Tensor& target)>;
 
 // A further loss of modules that have just run one micro-batch, as nn::AuxiliaryLossOf. A plugin
-// calls it for the whole model, or for the modules of one pipeline stage. Undefined: they have none.
+// calls it for the whole model, or for the modules of one part of a pipeline. Undefined: they have
+// none.
 using Auxiliary = std::function<Tensor(const std::vector<nn::Module*>& modules)>;
 
 // The arguments of Plugin::ExecutePipeline. `targets` may be undefined when there is no criterion,

@@ -153,8 +153,8 @@ void Execute(Product& product, const MatMulArgs& args, void* scratchpad, dnnl::s
   product.primitive.execute(stream, arguments);
 }
 
-// Products that sum over the rows of a group, whose number is another one each time: a primitive for
-// each would cost as much as a small product.
+// Products that sum over the rows of a group, whose number is another one each time. A primitive
+// for each number would cost as much as a small product.
 bool TakesAnyK(const MatMulArgs& args) {
   return args.a_trans && !args.b_trans && args.batch == 1 && args.k > 0 && args.bias == nullptr &&
          args.alpha == 1 && args.beta == 0 && args.c_dtype == DType::kF32 && Supports(args);

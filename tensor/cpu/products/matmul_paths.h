@@ -25,8 +25,8 @@ bool TryMatMulOneDnn(const DeviceContext& context, const MatMulArgs& args);
 // The same for a product that sums over rows (a_trans), with a primitive that takes any number of
 // them. Its bits can differ from those of TryMatMulOneDnn.
 bool TryMatMulAnyKOneDnn(const DeviceContext& context, const MatMulArgs& args);
-// Runs the products side by side, each on one thread. Returns false and leaves all results untouched
-// if there are too few products to keep all threads busy, or if oneDNN lacks one of them.
+// Runs the products side by side, each on one thread. Returns false and leaves all results
+// untouched if there are too few products to keep all threads busy, or if oneDNN lacks one of them.
 bool TryMatMulGroupOneDnn(const DeviceContext& context, const std::vector<MatMulArgs>& products);
 #endif
 
