@@ -110,6 +110,7 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
   normalizer_ = std::make_shared<LossNormalizer>(plugin_.data_group());
   normalizer_->Attach(model);
   model.set_batch_sum(BatchSumOf(plugin_, model));
+  model.set_progress([steps = num_steps_] { return internal::Concat("step ", *steps + 1); });
   listens_.push_back(configured.AddListener(*this));
   if (log_ != nullptr) listens_.push_back(configured.AddListener(*log_));
   const Criterion& criterion = options.criterion;
@@ -123,6 +124,7 @@ void Booster::BeforeStep() {
                " micro-batches have run; step when the Accumulation is_complete(), or destroy it "
                "and call zero_grad() to give up the window");
   normalizer_->CheckStep();
+  ++*num_steps_;
 }
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {
@@ -235,7 +237,9 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
                                         const std::shared_ptr<checkpoint::FileSystem>& files) {
   return InCall("resume", [&] {
     CheckScheduler("resume");
-    return checkpoints_->Resume(Parts(), folder, files, *saves_);
+    absl::StatusOr<Resumed> resumed = checkpoints_->Resume(Parts(), folder, files, *saves_);
+    if (resumed.ok()) *num_steps_ = resumed->position.step;
+    return resumed;
   });
 }
 

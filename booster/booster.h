@@ -292,6 +292,8 @@ class Booster : private StepListener {
   std::shared_ptr<LossNormalizer> normalizer_;  // after boost
   std::unique_ptr<StepLog> log_;                // if there is a trace
   std::vector<Subscription> listens_;           // this object and the log
+  // Steps that are done, those before resume included; the model's modules name the next one.
+  std::shared_ptr<int64_t> num_steps_ = std::make_shared<int64_t>(0);
   // Of accumulate; the Accumulation has it, too.
   std::shared_ptr<internal::Window> window_ = std::make_shared<internal::Window>();
   std::unique_ptr<TrainingCheckpoints> checkpoints_;

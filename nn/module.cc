@@ -375,6 +375,10 @@ void Module::set_batch_sum(const BatchSum& sum) {
   for (Module* module : Modules()) module->batch_sum_ = sum;
 }
 
+void Module::set_progress(const Progress& progress) {
+  for (Module* module : Modules()) module->progress_ = progress;
+}
+
 void Module::Train(bool training) {
   for (Module* module : Modules()) module->training_ = training;
 }

@@ -188,6 +188,12 @@ class Module {
   using BatchSum = std::function<Tensor(const Tensor& x)>;
   void set_batch_sum(const BatchSum& sum);
 
+  // Where training is, for messages of modules: "step 12"; "" if the model is not boosted.
+  // Booster::boost sets it for the whole tree.
+  using Progress = std::function<std::string()>;
+  void set_progress(const Progress& progress);
+  std::string progress() const { return progress_ == nullptr ? "" : progress_(); }
+
   // x in the dtype of the residual stream, the sum to which the blocks of a deep model add. Call it
   // for the first addend and for every block's result:
   //   Tensor h = autograd::Add(x, Residual((*attention_)((*norm_)(x))));
@@ -285,6 +291,7 @@ class Module {
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
   BatchSum batch_sum_;
+  Progress progress_;
   Lifetime lifetime_;
   SequencePart sequence_part_;
   std::optional<DType> residual_dtype_;

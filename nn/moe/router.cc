@@ -50,7 +50,8 @@ std::vector<int64_t> MoeRouter::Choose(const Tensor& scores) const {
   for (size_t i = 0; i < values.size(); ++i) {
     APOGEE_CHECK(!std::isnan(values[i]), "mixture of experts \"", full_name(),
                  "\": the score of expert ", i % num_experts, " for token ", i / num_experts,
-                 " of this forward is not a number; the values before this layer, or its weights, "
+                 " in ", progress().empty() ? "this forward" : progress(),
+                 " is not a number; the values before this layer, or its weights, "
                  "are infinite or not numbers. Lower the learning rate or set max_norm");
   }
   if (bias_ != nullptr) {
