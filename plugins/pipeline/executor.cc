@@ -50,7 +50,8 @@ struct Executor::Running {
   std::vector<Tensor> losses;
   bool raw_losses = false;  // losses are means of micro-batches, not addends
   std::vector<Tensor> outputs;
-  double auxiliary = 0;  // the sum over this stage's parts and micro-batches
+  // Of this stage's parts: the micro-batch and its auxiliary loss.
+  std::vector<std::pair<int, Tensor>> auxiliaries;
 
   int64_t size(int micro) const {
     return begin[static_cast<size_t>(micro) + 1] - begin[static_cast<size_t>(micro)];
@@ -197,7 +198,7 @@ void Executor::AuxiliaryLoss(Running& run, const PipelineOp& op, Slot& slot) con
   slot.auxiliary = run.call.auxiliary(modules);
   if (!slot.auxiliary.defined()) return;
   CheckLoss("execute_pipeline: the auxiliary loss", slot.auxiliary);
-  run.auxiliary += run.share(op.micro) * slot.auxiliary.Item();
+  run.auxiliaries.emplace_back(op.micro, slot.auxiliary.Detach());
 }
 
 void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Slot& slot) {
@@ -370,7 +371,11 @@ PipelineResult Executor::Finish(Running& run) {
   parts_.model.generator().set_next_stream(run.first_stream + static_cast<uint64_t>(values[1]));
   double all = values[0];
   if (run.call.auxiliary != nullptr && run.shape.training) {
-    const Tensor sum = Tensor::Full({}, DType::kF64, run.auxiliary, context);
+    double own = 0;
+    for (const auto& [micro, auxiliary] : run.auxiliaries) {
+      own += run.share(micro) * auxiliary.Item();
+    }
+    const Tensor sum = Tensor::Full({}, DType::kF64, own, context);
     if (parts_.group != nullptr) parts_.group->AllReduce(sum);
     all += sum.Item();
   }
