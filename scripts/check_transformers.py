@@ -71,11 +71,13 @@ def make_folders(build, types, work):
 def their_loss(folder, ids, dtype):
     """The mean loss of windows of BLOCK tokens, and what is wrong with the folder."""
     import torch
+    import transformers
     from transformers import AutoModelForCausalLM
 
-    model, info = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager", output_loading_info=True
-    )
+    eager = {"attn_implementation": "eager"}
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        eager["experts_implementation"] = "eager"  # the default one takes no f64
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **eager)
     problems = [f"{kind}: {sorted(map(str, names))}" for kind, names in info.items() if names]
     total = 0.0
     with torch.no_grad():
