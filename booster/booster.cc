@@ -124,7 +124,6 @@ void Booster::BeforeStep() {
                " micro-batches have run; step when the Accumulation is_complete(), or destroy it "
                "and call zero_grad() to give up the window");
   normalizer_->CheckStep();
-  ++*num_steps_;
 }
 
 void Booster::backward(const Tensor& loss, optim::Optimizer& optimizer) {

@@ -262,6 +262,7 @@ class Booster : private StepListener {
   friend class GraphedMicroStep;
   // Throws Error for a loop whose step would be wrong.
   void BeforeStep() override;
+  void AfterStep() override { ++*num_steps_; }
   // The micro-batch that begins now. Begins a new window if the last one is complete.
   internal::MicroBatch BeginMicroBatch();
   // Notes that it ran; `loss` has been multiplied by its share.

@@ -20,6 +20,18 @@ struct Layer {
 
 int64_t NumTokens(const Layer& layer) { return layer.record.scores.size(0); }
 
+Layer LayerOf(Moe& moe) {
+  APOGEE_CHECK(moe.sequence_part().is_whole() || moe.config().balance != BalanceLoss::kSequence,
+               "AuxiliaryLoss: mixture of experts \"", moe.full_name(),
+               "\" balances each sequence, which sequence parallelism cuts; use the balance "
+               "micro_batch, or no sequence parallelism");
+  Layer layer{.moe = &moe, .record = moe.TakeRecord(), .counts = {}};
+  APOGEE_CHECK(
+      layer.record.scores.defined(), "AuxiliaryLoss: mixture of experts \"", moe.full_name(),
+      "\" has had no forward since the last call; call the model, then AuxiliaryLoss once");
+  return layer;
+}
+
 std::vector<double> CountsOf(const std::vector<int64_t>& chosen, int64_t num_experts) {
   std::vector<double> counts(static_cast<size_t>(num_experts));
   for (const int64_t expert : chosen) ++counts[static_cast<size_t>(expert)];
@@ -123,23 +135,11 @@ Tensor AuxiliaryLoss(Module& model) {
 }
 
 Tensor AuxiliaryLossOf(const std::vector<Module*>& modules) {
-  std::vector<Moe*> all;
+  std::vector<Layer> layers;
   for (Module* module : modules) {
     for (Moe* moe : MoeLayers(*module)) {
-      if (moe->has_loss()) all.push_back(moe);
+      if (moe->has_loss()) layers.push_back(LayerOf(*moe));
     }
-  }
-  std::vector<Layer> layers;
-  for (Moe* moe : all) {
-    APOGEE_CHECK(moe->sequence_part().is_whole() || moe->config().balance != BalanceLoss::kSequence,
-                 "AuxiliaryLoss: mixture of experts \"", moe->full_name(),
-                 "\" balances each sequence, which sequence parallelism cuts; use the balance "
-                 "micro_batch, or no sequence parallelism");
-    layers.push_back({.moe = moe, .record = moe->TakeRecord(), .counts = {}});
-    APOGEE_CHECK(layers.back().record.scores.defined(), "AuxiliaryLoss: mixture of experts \"",
-                 moe->full_name(),
-                 "\" has had no forward since the last call; call the model, then "
-                 "AuxiliaryLoss once");
   }
   if (layers.empty()) return {};
   const double num_ranks = SumOverRanks(layers);

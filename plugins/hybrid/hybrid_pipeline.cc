@@ -178,6 +178,7 @@ PipelineResult HybridPipeline::Run(const PipelineCall& call, BackwardPasses& pas
                                    const Batch& batch) {
   pipeline::ExecutorCall run{call, NumMicros(call), batch.first_sample, batch.loss_scale};
   if (call.optimizer == nullptr) return executor_->Run(run);
+  // Before any stage has sent something: a stage that throws later leaves the others waiting.
   if (call.auxiliary != nullptr) {
     for (const nn::Moe* layer : nn::MoeLayers(call.model)) {
       APOGEE_CHECK(layer->config().balance != nn::BalanceLoss::kHfLayers,

@@ -51,8 +51,8 @@ endif()
 list(JOIN devices "|" device_names)
 set(device_folder "^(tensor|optim|comm)/(${device_names})/")
 
-# A private header that includes such a header is hidden itself.
-set(private_header "tensor/cpu/onednn/primitives[.]h")
+# Private headers that include such a header are hidden themselves.
+set(private_header "tensor/cpu/onednn/(primitives|matmul_product)[.]h")
 set(hidden "Eigen/|unsupported/Eigen/|dnnl|oneapi/|cuda|cublas|curand|nccl|mpi[.]h|apogee/${private_header}")
 # What no device code may reach, over any number of our own headers.
 set(slow "absl/|Eigen/|unsupported/Eigen/|CLI/|nlohmann/|g(test|mock)/|(iostream|regex)$")
