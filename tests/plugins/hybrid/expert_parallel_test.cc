@@ -135,6 +135,20 @@ TEST(ExpertParallelTest, WhatDoesNotFitIsRefused) {
 }
 
 // Their messages are averages over ranks that must hold the same parameters.
+TEST(ExpertParallelTest, ACapacityNeedsTheWholeMicroBatch) {
+  nn::DecoderConfig config = ExpertConfig();
+  config.block.moe.capacity_factor = 1.25;
+  for (const int ep : {1, 2}) {
+    RunRanks(2, [&](comm::World& world) {
+      ExpertRun run(world, {.ep_size = ep}, config);
+      run.Boost();
+      EXPECT_THAT([&] { run.boosted->model(run.Tokens(world)); },
+                  Says(HasSubstr("\"model.layers.0.mlp\": capacity_factor 1.25 drops tokens by "
+                                 "their order in the whole micro-batch")));
+    });
+  }
+}
+
 TEST(ExpertParallelTest, OptimizersWith1BitMessagesAreRefused) {
   RunRanks(2, [](comm::World& world) {
     nn::Decoder model(ExpertConfig());
