@@ -154,6 +154,14 @@ std::vector<double> Moe::SumOverRanks(const std::vector<double>& values) const {
       .ToVector<double>();
 }
 
+std::string MoeText(const MoeConfig& c) {
+  return internal::Concat(
+      "top_k ", c.top_k, ", ", c.score == RouterScore::kSoftmax ? "softmax" : "sigmoid",
+      c.normalise ? ", normalised" : "", ", scale ", ConfigText(c.scale), ", groups ", c.top_groups,
+      " of ", c.num_groups, c.capacity_factor > 0 ? ", capacity " : "",
+      c.capacity_factor > 0 ? ConfigText(c.capacity_factor) : "");
+}
+
 void Moe::DescribeConfig(ConfigTexts& texts) const { texts.function["moe"] = MoeText(config_); }
 
 std::vector<Moe*> MoeLayers(Module& model) {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "apogee/nn/configured.h"
+#include "apogee/core/error.h"
 
 namespace apogee::nn {
 
@@ -37,14 +37,6 @@ std::string MoeProblems(const MoeConfig& c) {
   require(is_factor(c.z_coefficient), "z_coefficient must not be negative, got ", c.z_coefficient);
   require(std::isfinite(c.scale) && c.scale > 0, "scale must be above 0, got ", c.scale);
   return problems;
-}
-
-std::string MoeText(const MoeConfig& c) {
-  return internal::Concat(
-      "top_k ", c.top_k, ", ", c.score == RouterScore::kSoftmax ? "softmax" : "sigmoid",
-      c.normalise ? ", normalised" : "", ", scale ", ConfigText(c.scale), ", groups ", c.top_groups,
-      " of ", c.num_groups, c.capacity_factor > 0 ? ", capacity " : "",
-      c.capacity_factor > 0 ? ConfigText(c.capacity_factor) : "");
 }
 
 }  // namespace apogee::nn

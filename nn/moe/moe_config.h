@@ -65,8 +65,8 @@ struct MoeConfig {
 
 // The problems of a configuration, one a line with a leading "\n  "; "": there is none.
 std::string MoeProblems(const MoeConfig& config);
-std::string MoeText(
-    const MoeConfig& config);  // the settings that define the function, for ConfigOf
+// The settings that define the function, for ConfigOf.
+std::string MoeText(const MoeConfig& config);
 
 }  // namespace apogee::nn
 
