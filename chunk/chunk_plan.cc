@@ -114,7 +114,11 @@ std::vector<Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, i
 }
 
 ChunkPlaces::ChunkPlaces(std::vector<ChunkSpec> plan, size_t num_parameters, int shard)
-    : plan_(std::move(plan)), places_(num_parameters), shard_(shard) {
+    : ChunkPlaces(plan, num_parameters, std::vector<int>(plan.size(), shard)) {}
+
+ChunkPlaces::ChunkPlaces(std::vector<ChunkSpec> plan, size_t num_parameters,
+                         std::vector<int> shards)
+    : plan_(std::move(plan)), places_(num_parameters), shards_(std::move(shards)) {
   for (size_t c = 0; c < plan_.size(); ++c) {
     for (size_t i = 0; i < plan_[c].items.size(); ++i) {
       places_[plan_[c].items[i].parameter] = {c, i};

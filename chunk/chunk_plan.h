@@ -73,6 +73,8 @@ std::vector<Segment> SegmentsOf(const ChunkSpec& chunk, const ChunkItem& item, i
 class ChunkPlaces {
  public:
   ChunkPlaces(std::vector<ChunkSpec> plan, size_t num_parameters, int shard);
+  // `shards`: by chunk, the one that this rank has.
+  ChunkPlaces(std::vector<ChunkSpec> plan, size_t num_parameters, std::vector<int> shards);
 
   const std::vector<ChunkSpec>& plan() const { return plan_; }
   size_t ChunkOf(size_t parameter) const { return places_[parameter].chunk; }
@@ -80,7 +82,7 @@ class ChunkPlaces {
     return plan_[places_[parameter].chunk].items[places_[parameter].item];
   }
   // Where the shard of a chunk begins in the chunk.
-  int64_t ShardBegin(size_t chunk) const { return shard_ * plan_[chunk].shard_numel; }
+  int64_t ShardBegin(size_t chunk) const { return shards_[chunk] * plan_[chunk].shard_numel; }
   // The parameter's elements in the shard, as a range of the shard; its length may be 0.
   Segment InShard(size_t parameter) const;
   // Which elements of the parameter these are. `shape`: of the parameter.
@@ -88,14 +90,15 @@ class ChunkPlaces {
 
  private:
   std::vector<Segment> Segments(size_t parameter) const {
-    return SegmentsOf(plan_[ChunkOf(parameter)], ItemOf(parameter), shard_);
+    const size_t chunk = ChunkOf(parameter);
+    return SegmentsOf(plan_[chunk], ItemOf(parameter), shards_[chunk]);
   }
   struct Place {
     size_t chunk = 0, item = 0;
   };
   std::vector<ChunkSpec> plan_;
   std::vector<Place> places_;  // by parameter
-  int shard_;
+  std::vector<int> shards_;    // by chunk
 };
 
 }  // namespace apogee::chunk

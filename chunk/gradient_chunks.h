@@ -109,8 +109,8 @@ class GradientChunks {
     GradientChunks* self = this;
     Run({&self, 1}, backward, pass);
   }
-  // One backward for several objects that share a group. Only the first may have `overlap`:
-  // otherwise the order of their collectives would depend on the rank.
+  // One backward for several objects. Of those that share a group, or that wait_inside, only the
+  // first may have `overlap`: the order in which chunks are complete depends on the rank.
   static void Run(std::span<GradientChunks* const> all, const std::function<void()>& backward,
                   const GradientPass& pass);
   // With on_chunk only, called within Run: reduces the chunks that are complete on all ranks.

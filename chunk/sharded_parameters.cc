@@ -18,6 +18,21 @@ class KeptTensor : public autograd::PackedTensor {
   Tensor tensor_;
 };
 
+// By chunk: the shard of this rank.
+std::vector<int> RanksIn(const std::vector<comm::GroupPtr>& groups) {
+  std::vector<int> ranks;
+  ranks.reserve(groups.size());
+  for (const comm::GroupPtr& group : groups) ranks.push_back(group == nullptr ? 0 : group->rank());
+  return ranks;
+}
+
+ShardedParametersOptions Filled(ShardedParametersOptions options, size_t num_chunks) {
+  options.homes.resize(num_chunks);
+  options.dtypes.resize(num_chunks, DType::kF32);
+  if (options.chunk_groups.empty()) options.chunk_groups.resize(num_chunks, options.group);
+  return options;
+}
+
 }  // namespace
 
 // A saved value: elements of a chunk, read from where the chunk's values are during backward.
@@ -114,14 +129,11 @@ ShardedParameters::ShardedParameters(std::vector<autograd::ParameterPtr> paramet
                                      std::vector<ChunkSpec> plan, ShardedParametersOptions options)
     : parameters_(std::move(parameters)),
       storages_(parameters_.size()),
-      options_(std::move(options)),
-      places_(std::move(plan), parameters_.size(),
-              options_.group == nullptr ? 0 : options_.group->rank()),
+      options_(Filled(std::move(options), plan.size())),
+      places_(std::move(plan), parameters_.size(), RanksIn(options_.chunk_groups)),
       chunks_(this->plan().size()),
       schedule_({.chunk_bytes = std::vector<int64_t>(chunks_.size()), .keep = options_.keep}) {
   if (!parameters_.empty()) context_ = parameters_[0]->context();
-  options_.homes.resize(chunks_.size());
-  options_.dtypes.resize(chunks_.size(), DType::kF32);
 }
 
 // Parameter by parameter: an old value is freed once its shard is made.
@@ -176,24 +188,24 @@ void ShardedParameters::Miss(size_t index) {
 }
 
 // With one rank on the device the shard is the whole chunk, and no copy is needed.
-bool ShardedParameters::IsAlias(const Chunk& chunk) const {
-  return options_.group == nullptr && chunk.shard.context() == context_;
+bool ShardedParameters::IsAlias(size_t index) const {
+  return options_.chunk_groups[index] == nullptr && chunks_[index].shard.context() == context_;
 }
 
 int64_t ShardedParameters::GatheredBytes(size_t index) const {
-  return IsAlias(chunks_[index]) ? 0 : plan()[index].numel() * DTypeSize(options_.dtypes[index]);
+  return IsAlias(index) ? 0 : plan()[index].numel() * DTypeSize(options_.dtypes[index]);
 }
 
 void ShardedParameters::Gather(size_t index) {
   Chunk& chunk = chunks_[index];
   try {
-    if (IsAlias(chunk)) {
+    if (IsAlias(index)) {
       chunk.values = chunk.shard;
     } else {
       chunk.values = Tensor::Empty({plan()[index].numel()}, options_.dtypes[index], context_,
                                    MemoryCategory::kParameter);
-      if (options_.group != nullptr) {
-        chunk.gathering = options_.group->AllGatherAsync(chunk.values, chunk.shard);
+      if (const comm::GroupPtr& group = options_.chunk_groups[index]; group != nullptr) {
+        chunk.gathering = group->AllGatherAsync(chunk.values, chunk.shard);
       } else {
         chunk.values.CopyFrom(chunk.shard);
       }
@@ -298,10 +310,10 @@ void ShardedParameters::CheckGathered() {
 Tensor ShardedParameters::WholeValue(size_t index) const {
   const size_t chunk = ChunkOf(index);
   Tensor values = chunks_[chunk].shard;
-  if (options_.group != nullptr) {
+  if (const comm::GroupPtr& group = options_.chunk_groups[chunk]; group != nullptr) {
     values = Tensor::Empty({plan()[chunk].numel()}, options_.dtypes[chunk], context_,
                            MemoryCategory::kWorkspace);
-    options_.group->AllGather(values, chunks_[chunk].shard);
+    group->AllGather(values, chunks_[chunk].shard);
   }
   const Tensor whole = Tensor::Empty(parameters_[index]->shape(), values.dtype(), context_);
   whole.CopyFrom(ViewOf(index, values));

@@ -46,6 +46,9 @@ struct ShardedParametersOptions {
   // Used for gathers only, so that they need no order relative to other collectives. Null: one
   // rank, whose shard is the whole chunk.
   comm::GroupPtr group = nullptr;
+  // By chunk: the ranks of `group` that share it, if they are not all. Null: one rank. Empty: all
+  // chunks are shared by `group`.
+  std::vector<comm::GroupPtr> chunk_groups = {};
   // By chunk: of its values. Empty: f32.
   std::vector<DType> dtypes = {};
   // By chunk: where its shard lives. Null, or an empty vector: where the parameters are.
@@ -89,7 +92,8 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   // `index`: the parameter that was read while its chunk was not held.
   using OnMiss = std::function<void(size_t index)>;
 
-  // `plan` must describe these parameters, with GroupSize(options.group) shards and distinct sizes.
+  // `plan` must describe these parameters, with a shard for each rank of a chunk's group, and with
+  // sizes that are distinct among the chunks of a group.
   // Lazily initialized values are created one at a time. Collective only if before_move is.
   static std::shared_ptr<ShardedParameters> Make(std::vector<autograd::ParameterPtr> parameters,
                                                  std::vector<ChunkSpec> plan,
@@ -100,7 +104,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
 
   const std::vector<ChunkSpec>& plan() const { return places_.plan(); }
   const std::vector<autograd::ParameterPtr>& parameters() const { return parameters_; }
-  // The group of the gathers; null: one rank.
+  // All ranks that share chunks; null: one rank.
   const comm::GroupPtr& group() const { return options_.group; }
   size_t ChunkOf(size_t index) const { return places_.ChunkOf(index); }
   // A view of this rank's elements of a parameter: [n], n may be 0. Equals Parameter::data() while
@@ -171,7 +175,7 @@ class ShardedParameters : public std::enable_shared_from_this<ShardedParameters>
   const Tensor& WaitFor(size_t chunk);
   void Drop(const std::vector<size_t>& chunks);
   void Record(size_t chunk, bool gathered);
-  bool IsAlias(const Chunk& chunk) const;
+  bool IsAlias(size_t chunk) const;
   void Miss(size_t index);
   // A view of a parameter in the whole values of its chunk.
   Tensor ViewOf(size_t index, const Tensor& values) const;

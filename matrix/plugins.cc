@@ -221,7 +221,8 @@ struct ExpertAxes {
   SequenceMode sp_mode = SequenceMode::kNone;
 };
 
-// Named "hybrid_ep2_zero1" and so on; with other axes "hybrid_ep2_pp2_tp2_zero1".
+// Named "hybrid_ep2_zero1" and so on; with other axes "hybrid_ep2_pp2_tp2_zero1", and with stage 3
+// "gemini_ep2".
 PluginVariant Experts(const ExpertAxes& axes, int stage, std::vector<int> worlds) {
   const int micro_batches = axes.pp > 1 ? 3 : 1;
   const auto make = [=](const comm::World& world, const PluginSettings& settings) {
@@ -239,17 +240,18 @@ PluginVariant Experts(const ExpertAxes& axes, int stage, std::vector<int> worlds
   if (axes.pp > 1) ranks += "_pp" + std::to_string(axes.pp);
   if (axes.tp > 1) ranks += "_tp" + std::to_string(axes.tp);
   if (axes.sp > 1) ranks += "_sp" + std::to_string(axes.sp) + "_" + Name(axes.sp_mode);
-  return {.name = "hybrid_" + ranks + "_zero" + std::to_string(stage),
-          .worlds = std::move(worlds),
-          .precisions = {"f64"},
-          .make = make,
-          .tp = axes.tp,
-          .pp = axes.pp,
-          .sp = axes.sp,
-          .ep = axes.ep,
-          .num_micro_batches = micro_batches,
-          .workloads = {"moe", "moe_idle", "moe_one", "moe_rare", "moe_aux"},
-          .is_hybrid = true};
+  return {
+      .name = stage < 3 ? "hybrid_" + ranks + "_zero" + std::to_string(stage) : "gemini_" + ranks,
+      .worlds = std::move(worlds),
+      .precisions = {"f64"},
+      .make = make,
+      .tp = axes.tp,
+      .pp = axes.pp,
+      .sp = axes.sp,
+      .ep = axes.ep,
+      .num_micro_batches = micro_batches,
+      .workloads = {"moe", "moe_idle", "moe_one", "moe_rare", "moe_aux"},
+      .is_hybrid = true};
 }
 
 void AppendExperts(std::vector<PluginVariant>& variants) {
@@ -259,6 +261,10 @@ void AppendExperts(std::vector<PluginVariant>& variants) {
     variants.push_back(Experts({.ep = 2, .tp = 2}, stage, {4, 8}));
     variants.push_back(Experts({.ep = 2, .pp = 2}, stage, {4}));
   }
+  variants.push_back(Experts({.ep = 2}, 3, {2, 4, 6}));
+  variants.push_back(Experts({.ep = 4}, 3, {4, 12}));
+  variants.push_back(Experts({.ep = 2, .tp = 2}, 3, {4, 8}));
+  variants.push_back(Experts({.ep = 2, .sp = 2, .sp_mode = SequenceMode::kAllToAll}, 3, {4}));
   variants.push_back(Experts({.ep = 2, .tp = 2, .pp = 2}, 1, {8}));
   variants.push_back(Experts({.ep = 2, .sp = 2, .sp_mode = SequenceMode::kAllToAll}, 1, {4, 8}));
   variants.push_back(Experts({.ep = 2, .sp = 2, .sp_mode = SequenceMode::kRingAttention}, 0, {4}));

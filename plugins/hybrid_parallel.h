@@ -135,7 +135,7 @@ struct HybridParallelOptions {
   nn::parallel::SequenceMode sp_mode = nn::parallel::SequenceMode::kNone;
   // Expert parallelism: the number of data-parallel ranks over which the experts of each nn::Moe
   // are sharded (nn/parallel/experts/expert_parallel.h). Must divide the experts. ZeRO shards
-  // experts over the ranks that hold the same ones. Not with stage 3.
+  // experts over the ranks that hold the same ones.
   int ep_size = 1;
   // 0: every rank of dp keeps all states. 1, 2: as LowLevelZeroOptions::stage. 3: as GeminiPlugin,
   // with its rules for modules and for reading parameters.

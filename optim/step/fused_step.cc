@@ -63,9 +63,10 @@ void FusedStep::Decide() {
   if (report().skip) report().nonfinite_parameter = bad->name();
 }
 
-void FusedStep::Update(std::span<const ActiveParam> params) {
+void FusedStep::Update(std::span<const ActiveParam> params, StatReducer* reducer) {
   std::vector<StatBuffer> totals;
-  if (params.empty() || !runner_.Prepare(params, report(), totals)) return;
+  StatReducer& sums = reducer != nullptr ? *reducer : runner_.reducer();
+  if (params.empty() || !runner_.Prepare(params, sums, report(), totals)) return;
   runner_.Apply(params, report(), totals);
   for (const ActiveParam& param : params) param.view->DropTemporaries();
   report().num_updated += static_cast<int64_t>(params.size());

@@ -18,7 +18,8 @@
 // updated.
 //
 // If the optimizer has a StatReducer over several ranks, Decide and Update are collective: all
-// ranks call them in the same order, each Update with the same parameters.
+// ranks call them in the same order, each Update with the same parameters. An Update with a reducer
+// of its own concerns the ranks of that reducer only.
 #ifndef APOGEE_OPTIM_STEP_FUSED_STEP_H_
 #define APOGEE_OPTIM_STEP_FUSED_STEP_H_
 
@@ -46,7 +47,8 @@ class FusedStep {
   void AddNorm(const ParamView& view, const Tensor& grad);
   void Decide();
   bool skip() const { return report().skip; }
-  void Update(std::span<const ActiveParam> params);
+  // `reducer`: over all ranks that hold parts of these parameters. Null: the optimizer's.
+  void Update(std::span<const ActiveParam> params, StatReducer* reducer = nullptr);
   void Finish();
 
  private:

@@ -47,7 +47,8 @@ void StepRunner::Step() {
   static_cast<StepDecision&>(report_) = Decide(active, undecided);
   const StepDecision decision = report_;
   std::vector<StatBuffer> totals;
-  const bool updates = !decision.skip && !active.empty() && Prepare(active, report_, totals);
+  const bool updates =
+      !decision.skip && !active.empty() && Prepare(active, *reducer_, report_, totals);
   const bool is_pending = updates && decision.gate != nullptr;
   if (updates) report_.num_updated = static_cast<int64_t>(active.size());
   if (!is_pending) TellDecided();
@@ -72,8 +73,8 @@ void StepRunner::End() {
                "\" is not finite; the weights were left alone");
 }
 
-bool StepRunner::Prepare(std::span<const ActiveParam> active, StepReport& report,
-                         std::vector<StatBuffer>& totals) {
+bool StepRunner::Prepare(std::span<const ActiveParam> active, StatReducer& reducer,
+                         StepReport& report, std::vector<StatBuffer>& totals) {
   // All memory is allocated before the first step count advances.
   DType dtype = DType::kF32;
   for (const ActiveParam& param : active) {
@@ -93,7 +94,7 @@ bool StepRunner::Prepare(std::span<const ActiveParam> active, StepReport& report
       return false;
     }
     buffer.CountReplicasOnce();
-    reducer_->Reduce(buffer);
+    reducer.Reduce(buffer);
     totals.push_back(std::move(buffer));
   }
   return true;

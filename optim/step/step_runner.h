@@ -85,7 +85,7 @@ class StepRunner {
   // Sets `skip` and the clip factor from the norm and finiteness of all gradients together.
   void DecideFrom(bool finite, double norm, StepDecision& decision) const;
   // Creates states and reduces statistics into `report`. False: the statistics skip the step.
-  bool Prepare(std::span<const ActiveParam> active, StepReport& report,
+  bool Prepare(std::span<const ActiveParam> active, StatReducer& reducer, StepReport& report,
                std::vector<StatBuffer>& totals);
   // Advances step counts, updates group after group.
   void Apply(std::span<const ActiveParam> active, const StepDecision& decision,

@@ -2,6 +2,7 @@
 
 #include "apogee/plugins/hybrid/hybrid_state.h"
 
+#include <chrono>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -16,6 +17,11 @@
 #include "apogee/plugins/sharding/engine.h"
 
 namespace apogee {
+namespace {
+
+constexpr std::chrono::seconds kTimeout{60};  // launch's default for any collective
+
+}  // namespace
 
 HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptions& training,
                                    const HybridParallelOptions& options)
@@ -30,11 +36,6 @@ HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptio
   }
   if (options.ep_size < 1) {
     AddProblem(errors, "ep_size must be at least 1, got ", options.ep_size);
-  }
-  if (options.ep_size > 1 && options.stage == 3) {
-    AddProblem(errors, "ep_size ", options.ep_size,
-               " needs stage 0 to 2: at stage 3 (parameters sharded, too) experts are gathered "
-               "like other layers; use ep_size 1 there");
   }
   pipeline_.CheckOptions(errors);
   sequence_.CheckOptions(errors);
@@ -108,6 +109,12 @@ void HybridParallelPlugin::State::MakeInner() {
   if (options_.ep_size > 1) {
     cut.is_expert = [this](const autograd::Parameter& parameter) { return IsExpert(parameter); };
     cut.expert_copies = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
+    cut.expert_statistics = mesh_->group({comm::Axis::kDp, comm::Axis::kSp, comm::Axis::kTp});
+    // At stage 3 experts' gradients are reduced inside backward, where sequence parallelism may use
+    // the same ranks' group, too.
+    if (options_.stage == 3 && cut.expert_copies != nullptr) {
+      cut.expert_copies = cut.expert_copies->Duplicate(kTimeout);
+    }
   }
   if (options_.stage == 0) {
     inner_ = std::make_unique<DdpPlugin>(dp, training_, DdpOptions{}, cut);

@@ -33,6 +33,9 @@ struct CutParameters {
   // hold other experts. Null: there are none.
   std::function<bool(const autograd::Parameter&)> is_expert = {};
   comm::GroupPtr expert_copies = nullptr;
+  // All ranks that hold parts of one expert: those of `expert_copies`, and the ones over which they
+  // are cut.
+  comm::GroupPtr expert_statistics = nullptr;
   // The ranks have the same model and values. Then the inner plugin neither compares nor sends
   // them.
   bool is_synced = false;

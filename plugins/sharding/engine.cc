@@ -217,25 +217,26 @@ optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& 
   Prepare(model, optimizer, /*with_values=*/!shards_frozen());
   Choose(model, optimizer);
   std::vector<std::vector<chunk::ChunkSpec>> plans;
-  for (const Share& share : shares_) {
+  size_t num_chunks = 0;
+  for (Share& share : shares_) {
     plans.push_back(Plan(model, share));
-    PlaceValues(model, share, plans.back());
+    share.first_chunk = std::exchange(num_chunks, num_chunks + plans.back().size());
   }
+  PlaceValues(model, plans);
   for (const Sharded& sharded : sharded_) {
     ConvertParameter(policy_.Of(*sharded.parameter), *sharded.parameter);
   }
   SetResidual(policy_, model);
   PlaceGradients();
-  chunk::GradientChunkOptions options = GradientOptions(optimizer);
-  options.listeners = optimizer.listeners();
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
+    chunk::GradientChunkOptions options = GradientOptions(optimizer, share);
+    options.listeners = optimizer.listeners();
     share.gradients = std::make_unique<chunk::GradientChunks>(
         Parameters(share), plans[i], share.group, options,
         [this, first = share.first](size_t index, const Tensor& mean) {
           OnMean(first + index, mean);
         });
-    options.overlap = false;  // of several GradientChunks, only the first may
   }
   // Another optimizer, unknown to the plugin, may step on the rest.
   unheld_gradients_ = std::make_unique<chunk::GradientChunks>(

@@ -160,6 +160,7 @@ class ShardedEngine : public DataParallelEngine {
   struct Share {
     comm::GroupPtr group;
     size_t first = 0, count = 0;  // in sharded_
+    size_t first_chunk = 0;       // among the chunks of all shares
     std::unique_ptr<chunk::GradientChunks> gradients = {};
   };
 
@@ -169,10 +170,11 @@ class ShardedEngine : public DataParallelEngine {
   virtual bool shards_frozen() const = 0;
   // The chunks of a share. A chunk's parameters have one dtype.
   virtual std::vector<chunk::ChunkSpec> Plan(nn::Module& model, const Share& share) const = 0;
-  // Moves the values of a share into chunks, and calls Bind for each.
-  virtual void PlaceValues(nn::Module& model, const Share& share,
-                           const std::vector<chunk::ChunkSpec>& plan) = 0;
-  virtual chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) = 0;
+  // Moves the values of all shares into chunks, and calls Bind for each. `plans`: by share.
+  virtual void PlaceValues(nn::Module& model,
+                           const std::vector<std::vector<chunk::ChunkSpec>>& plans) = 0;
+  virtual chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer,
+                                                      const Share& share) = 0;
 
   // Takes this rank's part of the mean of a micro-batch's gradient. Here: adds it to the view's.
   virtual void OnMean(size_t index, const Tensor& mean);

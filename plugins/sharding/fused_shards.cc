@@ -21,10 +21,10 @@ void FusedShards::OnMean(optim::ParamView& view, const Tensor& mean) {
   }
 }
 
-void FusedShards::OnChunk() {
+void FusedShards::OnChunk(optim::StatReducer* reducer) {
   std::vector<optim::ActiveParam> params = std::exchange(params_, {});
   std::ranges::stable_sort(params, {}, &optim::ActiveParam::group);
-  step_->Update(params);
+  step_->Update(params, reducer);
 }
 
 void FusedShards::Backward(const std::function<void(Walk)>& backward) {

@@ -38,8 +38,8 @@ class FusedShards {
   // Takes this rank's part of the mean of a gradient that is present.
   void OnMean(optim::ParamView& view, const Tensor& mean);
   // Call it after OnMean of all gradients of a chunk: updates them at once, with their statistics
-  // in one message. Collective.
-  void OnChunk();
+  // in one message. `reducer`: as for FusedStep::Update. Collective.
+  void OnChunk(optim::StatReducer* reducer = nullptr);
   // `backward` runs backward of the loss times the loss scale of the optimizer's step options, and
   // calls OnMean and OnChunk. Collective. If it throws, no gradient is left, and step() has nothing
   // to report.

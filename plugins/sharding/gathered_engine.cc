@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -16,6 +17,10 @@ namespace {
 
 // How long to wait for a peer at a gather: launch's default for any collective.
 constexpr std::chrono::seconds kGatherTimeout{60};
+
+comm::GroupPtr ForGathers(const comm::GroupPtr& group) {
+  return group != nullptr ? group->Duplicate(kGatherTimeout) : nullptr;
+}
 
 std::string Problems(const TrainingOptions& training, const GeminiOptions& options) {
   std::string problems;
@@ -33,7 +38,8 @@ std::string Problems(const TrainingOptions& training, const GeminiOptions& optio
 GatheredEngine::GatheredEngine(comm::GroupPtr group, const TrainingOptions& training,
                                const GeminiOptions& options, const CutParameters& cut)
     : ShardedEngine("gemini", std::move(group), training, cut, Problems(training, options)),
-      options_(options) {}
+      options_(options),
+      expert_statistics_(cut.expert_statistics) {}
 
 void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const {
   ShardedEngine::Check(model, optimizer);
@@ -54,26 +60,44 @@ void GatheredEngine::Check(nn::Module& model, optim::Optimizer& optimizer) const
 
 std::vector<chunk::ChunkSpec> GatheredEngine::Plan(nn::Module& model, const Share& share) const {
   std::vector<int64_t> cut_multiples, element_bytes;
-  for (const Sharded& sharded : sharded_) {
-    cut_multiples.push_back(sharded.cut_multiple);
-    element_bytes.push_back(DTypeSize(policy_.Of(*sharded.parameter)));
+  for (size_t i = share.first; i < share.first + share.count; ++i) {
+    cut_multiples.push_back(sharded_[i].cut_multiple);
+    element_bytes.push_back(DTypeSize(policy_.Of(*sharded_[i].parameter)));
   }
   return PlanModuleChunks(model, Parameters(share),
-                          {.num_shards = comm::GroupSize(group_),
+                          {.num_shards = comm::GroupSize(share.group),
                            .chunk_bytes = training_.bucket_bytes,
                            .element_bytes = std::move(element_bytes),
                            .cut_multiples = std::move(cut_multiples)});
 }
 
-void GatheredEngine::PlaceValues(nn::Module& model, const Share& share,
-                                 const std::vector<chunk::ChunkSpec>& plan) {
+void GatheredEngine::PlaceValues(nn::Module& model,
+                                 const std::vector<std::vector<chunk::ChunkSpec>>& plans) {
   const ContextPtr device = model.Parameters()[0]->context();
-  MakeHomes(plan, device);
+  std::vector<autograd::ParameterPtr> parameters;
+  for (const Sharded& sharded : sharded_) parameters.push_back(sharded.parameter);
+  // The chunks of all shares, in one plan: their parameters are numbered as in sharded_.
+  std::vector<chunk::ChunkSpec> plan;
+  std::vector<DType> dtypes;
+  std::vector<comm::GroupPtr> groups;
+  const comm::GroupPtr all = ForGathers(group_);
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    const Share& share = shares_[i];
+    const comm::GroupPtr group = share.group == group_ ? all : ForGathers(share.group);
+    std::ranges::copy(DTypesOf(share, plans[i]), std::back_inserter(dtypes));
+    for (chunk::ChunkSpec spec : plans[i]) {
+      for (chunk::ChunkItem& item : spec.items) item.parameter += share.first;
+      plan.push_back(std::move(spec));
+      groups.push_back(group);
+    }
+  }
+  MakeHomes(plan, dtypes, device);
   for (const autograd::ParameterPtr& parameter : unheld_) TakeValue(*parameter);
   parameters_ = chunk::ShardedParameters::Make(
-      Parameters(share), plan,
-      {.group = group_ != nullptr ? group_->Duplicate(kGatherTimeout) : nullptr,
-       .dtypes = DTypesOf(share, plan),
+      std::move(parameters), plan,
+      {.group = all,
+       .chunk_groups = groups,
+       .dtypes = dtypes,
        .homes = homes_->parameter_homes(),
        .keep = homes_->keep(),
        .before_move = [this](size_t index) { TakeValue(*sharded_[index].parameter); },
@@ -89,15 +113,18 @@ void GatheredEngine::PlaceValues(nn::Module& model, const Share& share,
   windows_ = ModuleWindows::Make(plugin_, model, parameters_);
 }
 
-chunk::GradientChunkOptions GatheredEngine::GradientOptions(optim::Optimizer& optimizer) {
+chunk::GradientChunkOptions GatheredEngine::GradientOptions(optim::Optimizer& optimizer,
+                                                            const Share& share) {
   // Inside backward ranks also meet in gathers, so waiting there could deadlock.
   chunk::GradientChunkOptions options{
-      .wait_inside = false, .context_of = [this](size_t chunk, int64_t bytes) {
-        return homes_->GradientHome(chunk, bytes, parameters_->schedule());
+      .wait_inside = false,
+      .context_of = [this, first = share.first_chunk](size_t chunk, int64_t bytes) {
+        return homes_->GradientHome(first + chunk, bytes, parameters_->schedule());
       }};
   if (!optimizer.traits().fused_backward) return options;
-  fused_ = std::make_unique<FusedShards>(optimizer, unheld_);
-  options.on_chunk = [this] { fused_->OnChunk(); };
+  if (fused_ == nullptr) fused_ = std::make_unique<FusedShards>(optimizer, unheld_);
+  const bool experts = &share != &shares_[0];
+  options.on_chunk = [this, experts] { fused_->OnChunk(experts ? &expert_statistics_ : nullptr); };
   // Without a norm there is no first walk in which ranks compare options.
   options.agreement = {
       .digest = [&optimizer] { return optimizer.OptionsDigest(); },
@@ -112,9 +139,8 @@ optim::Optimizer& GatheredEngine::Configure(nn::Module& model, optim::Optimizer&
 }
 
 void GatheredEngine::MakeHomes(const std::vector<chunk::ChunkSpec>& plan,
-                               const ContextPtr& device) {
+                               const std::vector<DType>& dtypes, const ContextPtr& device) {
   std::vector<int64_t> bytes;
-  const std::vector<DType> dtypes = DTypesOf(shares_[0], plan);
   for (size_t c = 0; c < plan.size(); ++c) bytes.push_back(plan[c].numel() * DTypeSize(dtypes[c]));
   homes_ = std::make_unique<ChunkHomes>(options_.placement, bytes, device);
   for (size_t c = 0; c < plan.size(); ++c) {
@@ -216,8 +242,10 @@ void GatheredEngine::Backward(const Tensor& loss) {
       const auto backward = [&] {
         autograd::Backward(loss, {.grad = LossGradient(loss), .retain_graph = walk.retain_graph});
       };
-      windows_->Backward([&] { Reduce(backward, {.reduce = true}); },
-                         [&] { shares_[0].gradients->Agree(); });
+      const auto agree = [&] {
+        for (const Share& share : shares_) share.gradients->Agree();
+      };
+      windows_->Backward([&] { Reduce(backward, {.reduce = true}); }, agree);
     });
   });
   end.failed = nullptr;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apogee/chunk/sharded_parameters.h"
+#include "apogee/optim/core/group_stat_reducer.h"
 #include "apogee/plugins/gemini.h"
 #include "apogee/plugins/gemini/chunk_homes.h"
 #include "apogee/plugins/gemini/module_windows.h"
@@ -36,20 +37,24 @@ class GatheredEngine : public ShardedEngine {
  private:
   bool shards_frozen() const override { return true; }
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, const Share& share) const override;
-  void PlaceValues(nn::Module& model, const Share& share,
-                   const std::vector<chunk::ChunkSpec>& plan) override;
-  chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
+  void PlaceValues(nn::Module& model,
+                   const std::vector<std::vector<chunk::ChunkSpec>>& plans) override;
+  chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer,
+                                              const Share& share) override;
   void OnMean(size_t index, const Tensor& mean) override;
   void BeforeStep() override;
   void AfterStep() override;
 
-  void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const ContextPtr& device);
+  // `dtypes`: by chunk.
+  void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const std::vector<DType>& dtypes,
+                 const ContextPtr& device);
   void LimitDevice(nn::Module& model);
   void Settle();
   // Index of a parameter among the sharded ones; their number if it is not sharded.
   size_t IndexOf(const autograd::Parameter& parameter) const;
 
   const GeminiOptions options_;
+  optim::GroupStatReducer expert_statistics_;
   std::unique_ptr<FusedShards> fused_;  // if the optimizer updates inside backward
   std::unique_ptr<ChunkHomes> homes_;
   std::shared_ptr<chunk::ShardedParameters> parameters_;

@@ -64,10 +64,14 @@ std::vector<chunk::ChunkSpec> ResidentEngine::Plan(nn::Module& /*model*/,
                                       .num_shards = comm::GroupSize(share.group)});
 }
 
-void ResidentEngine::PlaceValues(nn::Module& model, const Share& share,
-                                 const std::vector<chunk::ChunkSpec>& plan) {
+void ResidentEngine::PlaceValues(nn::Module& model,
+                                 const std::vector<std::vector<chunk::ChunkSpec>>& plans) {
   const ContextPtr context = model.Parameters()[0]->context();
   state_context_ = options_.offload_states ? HostMemoryFor(context) : context;
+  for (size_t i = 0; i < plans.size(); ++i) PlaceValues(shares_[i], plans[i]);
+}
+
+void ResidentEngine::PlaceValues(const Share& share, const std::vector<chunk::ChunkSpec>& plan) {
   parameters_.push_back(std::make_unique<chunk::ParameterChunks>(
       Parameters(share), plan, share.group, DTypesOf(share, plan),
       [this, first = share.first](size_t i, const Tensor& old_value, const Tensor& shard,
@@ -80,8 +84,10 @@ void ResidentEngine::PlaceValues(nn::Module& model, const Share& share,
       optimizer_->listeners()));
 }
 
-chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*optimizer*/) {
-  return {.overlap = training_.overlap,
+chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*optimizer*/,
+                                                            const Share& share) {
+  // If ranks waited inside backward for chunks of different shares, they would wait for ever.
+  return {.overlap = training_.overlap && &share == &shares_[0],
           .communication_dtype = communication_dtype_,
           .keep_whole = options_.stage == 1};
 }

@@ -30,9 +30,11 @@ class ResidentEngine : public ShardedEngine {
   void CheckRoom(const PrecisionPolicy& policy, optim::Optimizer& optimizer) const;
   bool shards_frozen() const override { return false; }
   std::vector<chunk::ChunkSpec> Plan(nn::Module& model, const Share& share) const override;
-  void PlaceValues(nn::Module& model, const Share& share,
-                   const std::vector<chunk::ChunkSpec>& plan) override;
-  chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer) override;
+  void PlaceValues(nn::Module& model,
+                   const std::vector<std::vector<chunk::ChunkSpec>>& plans) override;
+  void PlaceValues(const Share& share, const std::vector<chunk::ChunkSpec>& plan);
+  chunk::GradientChunkOptions GradientOptions(optim::Optimizer& optimizer,
+                                              const Share& share) override;
   void BeforeStep() override;
   void AfterStep() override;
   // A state dict with masters holds weights, and this rank took only its shard of them.

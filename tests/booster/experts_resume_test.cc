@@ -32,7 +32,7 @@ std::vector<Layout> Layouts() {
   for (const int ep : {1, 2, 4}) {
     for (const int tp : {1, 2}) {
       for (const int stage : {0, 1, 2, 3}) {
-        if (stage < 3 || ep == 1) layouts.push_back({ep, tp, stage});
+        layouts.push_back({ep, tp, stage});
       }
     }
   }

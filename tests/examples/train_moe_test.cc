@@ -83,7 +83,6 @@ TEST_F(TrainMoeTest, ThePictureIsPartOfTheReport) {
 TEST_F(TrainMoeTest, BadInput) {
   ExpectRefused("--top-k 9", 2, "top_k");
   ExpectRefused("--ep 0", 2, "--ep: needs a whole number from 1 to 1e9, got 0");
-  ExpectRefused("--zero 3", 2, "ep_size 2 needs stage 0 to 2");
   ExpectRefused("--heads 3", 2, "--dim must be an even multiple of --heads, got 32 and 3");
   ExpectRefused("--ep 3 --ranks 3 --batch 9", 1, "ep_size 3 does not divide the 8 experts", 2);
   ExpectRefused("--ep 4 --ranks 2", 1, "ep_size 4 does not divide the world of 2 ranks", 2);
