@@ -371,7 +371,7 @@ void Module::To(DType dtype) {
   }
 }
 
-void Module::set_batch_sum(const BatchSum& sum) {
+void Module::set_batch_sum(const RankSum& sum) {
   for (Module* module : Modules()) module->batch_sum_ = sum;
 }
 

@@ -162,10 +162,16 @@ class Module {
   // is known (SamplePlaceOf). Calling a model does this by itself; call it only when you run parts
   // of a model.
   void BeginBatch(const Tensor& inputs);
+  // Adds up over ranks.
+  using RankSum = std::function<Tensor(const Tensor& x)>;
   // The tokens of each sequence that this module's tensors hold; by default all. Sequence
-  // parallelism sets it; code that depends on a token's position reads it.
+  // parallelism sets it, and how SumOverSequence adds up over the ranks that share a sequence. Code
+  // that depends on a token's position reads it.
   const SequencePart& sequence_part() const { return sequence_part_; }
-  void set_sequence_part(const SequencePart& part) { sequence_part_ = part; }
+  void set_sequence_part(const SequencePart& part, RankSum sum = nullptr) {
+    sequence_part_ = part;
+    sequence_sum_ = std::move(sum);
+  }
 
   // Override it to return true in a model that may be called with packed documents
   // (autograd/documents.h):
@@ -185,8 +191,7 @@ class Module {
   // sums only if a module of the tree needs it.
   virtual bool sums_over_batch() const { return false; }
   // How SumOverBatch adds up over ranks. Booster::boost sets it for the whole tree; null: one rank.
-  using BatchSum = std::function<Tensor(const Tensor& x)>;
-  void set_batch_sum(const BatchSum& sum);
+  void set_batch_sum(const RankSum& sum);
 
   // Where training is, for messages of modules: "step 12"; "" if the model is not boosted.
   // Booster::boost sets it for the whole tree.
@@ -239,6 +244,9 @@ class Module {
   // samples. One rank returns x. Differentiable: the loss of every rank may depend on the sum.
   // Collective: in training every rank of the group must call it in the same order.
   Tensor SumOverBatch(const Tensor& x) const { return batch_sum_ ? batch_sum_(x) : x; }
+  // A sum over the ranks that share x's sequences; x itself if sequences are whole. No graph.
+  // Collective among these ranks.
+  Tensor SumOverSequence(const Tensor& x) const { return sequence_sum_ ? sequence_sum_(x) : x; }
   // Whether SumOverBatch adds up over ranks.
   bool shares_batch() const { return batch_sum_ != nullptr; }
   // Adds a child under `name` and returns it. To tie a weight, let two modules hold it and only one
@@ -290,10 +298,11 @@ class Module {
   bool closed_ = false;
   std::shared_ptr<Generator> generator_ = std::make_shared<Generator>();
   bool training_ = true;
-  BatchSum batch_sum_;
+  RankSum batch_sum_;
   Progress progress_;
   Lifetime lifetime_;
   SequencePart sequence_part_;
+  RankSum sequence_sum_;
   std::optional<DType> residual_dtype_;
   ForwardFunction forward_;  // null: Forward
   ForwardFunction input_;

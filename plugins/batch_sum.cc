@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout{60};
 
-nn::Module::BatchSum Refusal(const std::string& why) {
+nn::Module::RankSum Refusal(const std::string& why) {
   return [why](const Tensor&) -> Tensor { Throw(why); };
 }
 
 }  // namespace
 
-nn::Module::BatchSum BatchSumOf(const Plugin& plugin, nn::Module& model) {
+nn::Module::RankSum BatchSumOf(const Plugin& plugin, nn::Module& model) {
   const comm::GroupPtr sharing = plugin.batch_group();
   if (plugin.data_size() == 1 && sharing == nullptr) return nullptr;
   if (std::ranges::none_of(model.Modules(), &nn::Module::sums_over_batch)) {

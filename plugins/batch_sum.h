@@ -17,7 +17,7 @@ namespace apogee {
 //
 // The sum throws Error if no module says that it calls it (sums_over_batch), and if the plugin does
 // not average gradients in every step: ranks then train apart and share no micro-batch.
-nn::Module::BatchSum BatchSumOf(const Plugin& plugin, nn::Module& model);
+nn::Module::RankSum BatchSumOf(const Plugin& plugin, nn::Module& model);
 
 }  // namespace apogee
 

@@ -16,15 +16,15 @@ struct Layer {
   Moe::Record record;
   std::vector<double> counts;  // of choices by expert, over all ranks
   double num_tokens = 0;       // over all ranks
+  // With kSequence, over the ranks that share a sequence: its tokens, and the choices of each
+  // sequence by expert [sequences x experts].
+  double tokens_per_sequence = 0;
+  std::vector<double> sequence_counts = {};
 };
 
 int64_t NumTokens(const Layer& layer) { return layer.record.scores.size(0); }
 
 Layer LayerOf(Moe& moe) {
-  APOGEE_CHECK(moe.sequence_part().is_whole() || moe.config().balance != BalanceLoss::kSequence,
-               "AuxiliaryLoss: mixture of experts \"", moe.full_name(),
-               "\" balances each sequence, which sequence parallelism cuts; use the balance "
-               "micro_batch, or no sequence parallelism");
   Layer layer{.moe = &moe, .record = moe.TakeRecord(), .counts = {}};
   APOGEE_CHECK(
       layer.record.scores.defined(), "AuxiliaryLoss: mixture of experts \"", moe.full_name(),
@@ -56,6 +56,39 @@ double SumOverRanks(std::vector<Layer>& layers) {
   return values[0];
 }
 
+std::vector<double> SequenceCounts(const Layer& layer) {
+  const auto choices =
+      static_cast<std::ptrdiff_t>(layer.record.chosen.size()) / layer.record.num_sequences;
+  std::vector<double> counts;
+  for (auto at = layer.record.chosen.begin(); at != layer.record.chosen.end(); at += choices) {
+    const std::vector<double> own = CountsOf({at, at + choices}, layer.moe->config().num_experts);
+    counts.insert(counts.end(), own.begin(), own.end());
+  }
+  return counts;
+}
+
+// Adds up the counts of each sequence over the ranks that share it, all layers in one message.
+void SumOverSequences(std::vector<Layer>& layers) {
+  std::vector<Layer*> cut;
+  std::vector<double> values;
+  for (Layer& layer : layers) {
+    if (layer.moe->config().balance != BalanceLoss::kSequence) continue;
+    cut.push_back(&layer);
+    const std::vector<double> counts = SequenceCounts(layer);
+    values.insert(values.end(), counts.begin(), counts.end());
+    values.push_back(static_cast<double>(NumTokens(layer) / layer.record.num_sequences));
+  }
+  if (cut.empty()) return;
+  values = cut[0]->moe->SumOverSequenceRanks(values);
+  auto next = values.begin();
+  for (Layer* layer : cut) {
+    const auto end = next + layer->record.num_sequences * layer->moe->config().num_experts;
+    layer->sequence_counts.assign(next, end);
+    layer->tokens_per_sequence = *end;
+    next = end + 1;
+  }
+}
+
 Tensor Constant(const std::vector<double>& values, const Tensor& like) {
   return Tensor::FromVector<double>(values, {static_cast<int64_t>(values.size())}, like.context(),
                                     like.dtype());
@@ -85,20 +118,15 @@ Tensor MicroBatchLoss(const Layer& layer, double num_ranks) {
 Tensor SequenceLoss(const Layer& layer, double num_ranks) {
   const MoeConfig& c = layer.moe->config();
   const int64_t sequences = layer.record.num_sequences;
-  const int64_t tokens = NumTokens(layer) / sequences;
+  const int64_t own_tokens = NumTokens(layer) / sequences;
   const Tensor probabilities = Probabilities(layer);
   const Tensor sums =
-      autograd::Sum(autograd::View(probabilities, {sequences, tokens, c.num_experts}), {1});
-  std::vector<double> counts;
-  const auto choices = static_cast<std::ptrdiff_t>(tokens * c.top_k);
-  for (auto at = layer.record.chosen.begin(); at != layer.record.chosen.end(); at += choices) {
-    const std::vector<double> own = CountsOf({at, at + choices}, c.num_experts);
-    counts.insert(counts.end(), own.begin(), own.end());
-  }
-  const Tensor weights = Constant(counts, sums).View({sequences, c.num_experts});
-  const double all_sequences = layer.num_tokens / static_cast<double>(tokens);
+      autograd::Sum(autograd::View(probabilities, {sequences, own_tokens, c.num_experts}), {1});
+  const Tensor weights = Constant(layer.sequence_counts, sums).View({sequences, c.num_experts});
+  const double tokens = layer.tokens_per_sequence;
+  const double all_sequences = layer.num_tokens / tokens;
   const double factor = static_cast<double>(c.num_experts) * num_ranks /
-                        (static_cast<double>(tokens * c.top_k * tokens) * all_sequences);
+                        (tokens * static_cast<double>(c.top_k) * tokens * all_sequences);
   return autograd::Scale(autograd::Sum(autograd::Mul(sums, weights)), factor);
 }
 
@@ -143,6 +171,7 @@ Tensor AuxiliaryLossOf(const std::vector<Module*>& modules) {
   }
   if (layers.empty()) return {};
   const double num_ranks = SumOverRanks(layers);
+  SumOverSequences(layers);
   Tensor total;
   const auto add = [&](const Tensor& loss, double coefficient) {
     const Tensor own = autograd::Scale(loss, coefficient);

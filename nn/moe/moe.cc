@@ -149,9 +149,16 @@ Moe::Record Moe::TakeRecord() { return std::exchange(record_, {}); }
 
 std::vector<double> Moe::SumOverRanks(const std::vector<double>& values) const {
   const autograd::NoGradGuard no_grad;
-  return SumOverBatch(Tensor::FromVector<double>(values, {static_cast<int64_t>(values.size())},
-                                                 Parameters()[0]->context(), DType::kF64))
-      .ToVector<double>();
+  return SumOverBatch(InF64(values)).ToVector<double>();
+}
+
+std::vector<double> Moe::SumOverSequenceRanks(const std::vector<double>& values) const {
+  return SumOverSequence(InF64(values)).ToVector<double>();
+}
+
+Tensor Moe::InF64(const std::vector<double>& values) const {
+  return Tensor::FromVector<double>(values, {static_cast<int64_t>(values.size())},
+                                    Parameters()[0]->context(), DType::kF64);
 }
 
 std::string MoeText(const MoeConfig& c) {

@@ -63,6 +63,8 @@ class Moe : public Module, public Configured {
   std::vector<int64_t> TakeChoices();
   // The sums over the ranks that share a micro-batch (SumOverBatch). Whole numbers stay exact.
   std::vector<double> SumOverRanks(const std::vector<double>& values) const;
+  // The same over the ranks that share a sequence.
+  std::vector<double> SumOverSequenceRanks(const std::vector<double>& values) const;
 
  private:
   class SharedExpert;
@@ -70,6 +72,7 @@ class Moe : public Module, public Configured {
   Tensor RunExperts(const Tensor& x, int64_t num_sequences);
   Tensor AddShared(const Tensor& y, const Tensor& x) const;
   int64_t Capacity(int64_t num_tokens) const;
+  Tensor InF64(const std::vector<double>& values) const;
 
   const MoeConfig config_;
   std::shared_ptr<MoeRouter> gate_;
@@ -87,8 +90,8 @@ std::vector<Moe*> MoeLayers(Module& model);
 // The sum of the auxiliary losses of the last forward of all layers: f32 or f64, a scalar. Takes
 // the records, so call it once per forward, and add it to the loss before backward. A 0 without a
 // graph if the model has no such loss. On several ranks the result is this rank's share: its mean
-// over the ranks is the loss. Collective then: one all-reduce of the counts of all layers. Throws
-// Error for BalanceLoss::kSequence under sequence parallelism.
+// over the ranks is the loss. Collective then: one all-reduce of the counts of all layers, and for
+// BalanceLoss::kSequence under sequence parallelism another one.
 Tensor AuxiliaryLoss(Module& model);
 // The same for the layers in these modules alone; undefined if they have no such loss. Pipeline
 // stages call it: booster.execute_pipeline(batch, model, criterion, &optimizer,

@@ -118,7 +118,12 @@ Tensor SequenceCut::Sealed(const Tensor& y) const {
 }
 
 void SequenceParallel::Apply() {
-  for (Module* module : module_->Modules()) module->set_sequence_part(cut_.part);
+  const Module::RankSum sum = [group = cut_.group](const Tensor& x) {
+    const Tensor total = x.Clone();
+    group->AllReduce(total);
+    return total;
+  };
+  for (Module* module : module_->Modules()) module->set_sequence_part(cut_.part, sum);
   for (const auto& [module, style] : styles_) {
     // Between tensor-parallel layers sequences are whole.
     const bool between =

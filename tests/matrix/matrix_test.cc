@@ -142,6 +142,8 @@ TEST(SabotageTest, ExpertsNeedTheirMeansNormsLossesAndRouters) {
   }
   ExpectRed("sgd/hybrid_ep2_zero0/world2/f64/acc1/clip/moe", Sabotage::kNormWithoutEp,
             "ranks end with different values of");
+  // Experts' gradients are reduced while parts of sequences travel over the same ranks.
+  ExpectGreen(cell("gemini_ep2_sp2_all_to_all", 4, "moe_rare"));
   // AdaLomo updates experts inside backward, with statistics of their own.
   ExpectGreen(cell("gemini_ep2", 4, "moe_aux", "adalomo"));
 }

@@ -23,6 +23,7 @@ using testing::expert_run::kExperts;
 using testing::expert_run::kTokens;
 
 constexpr auto kAllToAll = nn::parallel::SequenceMode::kAllToAll;
+constexpr auto kRing = nn::parallel::SequenceMode::kRingAttention;
 
 // The bias without a loss follows the choices of all ranks.
 TEST(ExpertBalanceTest, ChoiceBiasIsThatOfOneRank) {
@@ -63,21 +64,24 @@ TEST(ExpertBalanceTest, ChoiceBiasIsThatOfOneRank) {
 
 // Its mean over the ranks is the loss of one rank.
 TEST(ExpertBalanceTest, TheAuxiliaryLossIsThatOfOneRank) {
+  constexpr int64_t kLength = 8;  // 2 ranks with two pieces each
   const auto loss = [](const comm::World& world, const HybridParallelOptions& options,
                        const nn::DecoderConfig& config) {
     ExpertRun run(world, options, config);
     run.Boost();
     const int part = run.plugin.data_rank(), samples = 4 / run.plugin.data_size();
     std::vector<int64_t> ids;
-    for (int64_t i = 0; i < samples * kTokens; ++i) {
-      const int64_t at = part * samples * kTokens + i;
+    for (int64_t i = 0; i < samples * kLength; ++i) {
+      const int64_t at = part * samples * kLength + i;
       ids.push_back((at * at * 7 + 3 * at) % 19);
     }
-    run.boosted->model(Tensor::FromVector(ids, {samples, kTokens}, world.context()));
+    run.boosted->model(Tensor::FromVector(ids, {samples, kLength}, world.context()));
     return nn::AuxiliaryLoss(run.boosted->model).Item();
   };
-  for (const nn::BalanceLoss balance : {nn::BalanceLoss::kMicroBatch, nn::BalanceLoss::kHfLayers}) {
+  for (const nn::BalanceLoss balance :
+       {nn::BalanceLoss::kMicroBatch, nn::BalanceLoss::kSequence, nn::BalanceLoss::kHfLayers}) {
     nn::DecoderConfig config = ExpertConfig();
+    config.max_tokens = kLength;
     config.block.moe.balance = balance;
     config.block.moe.balance_coefficient = 0.5;
     config.block.moe.z_coefficient = 0.1;
@@ -86,7 +90,9 @@ TEST(ExpertBalanceTest, TheAuxiliaryLossIsThatOfOneRank) {
           loss(comm::World(0, 1, world.context(), nullptr), HybridParallelOptions{}, config);
       for (const HybridParallelOptions& options :
            {HybridParallelOptions{.ep_size = 2},
-            HybridParallelOptions{.sp_size = 2, .sp_mode = kAllToAll, .ep_size = 2}}) {
+            HybridParallelOptions{.sp_size = 2, .sp_mode = kAllToAll, .ep_size = 2},
+            HybridParallelOptions{.sp_size = 2, .sp_mode = kRing},
+            HybridParallelOptions{.tp_size = 2, .sp_size = 2, .sp_mode = kRing}}) {
         const Tensor sum =
             Tensor::Full({}, DType::kF64, loss(world, options, config), world.context());
         world.group()->AllReduce(sum);
@@ -214,19 +220,6 @@ TEST(ExpertBalanceTest, ChoiceBiasInAPipeline) {
     EXPECT_EQ(got[stage], want[stage]);
     EXPECT_NE(want[stage], std::vector<double>(kExperts));
     EXPECT_TRUE(got[1 - stage].empty());
-  });
-}
-
-TEST(ExpertBalanceTest, ABalanceOfSequencesNeedsWholeOnes) {
-  nn::DecoderConfig config = ExpertConfig();
-  config.block.moe.balance = nn::BalanceLoss::kSequence;
-  RunRanks(2, [&](comm::World& world) {
-    ExpertRun run(world, {.sp_size = 2, .sp_mode = kAllToAll}, config);
-    run.Boost();
-    run.boosted->model(run.Tokens(world));
-    EXPECT_THAT([&] { nn::AuxiliaryLoss(run.boosted->model); },
-                Says(HasSubstr("\"model.layers.0.mlp\" balances each sequence, which sequence "
-                               "parallelism cuts")));
   });
 }
 
