@@ -6,6 +6,7 @@
 #include "apogee/matrix/models/families.h"
 #include "apogee/matrix/models/fed_gradients.h"
 #include "apogee/matrix/models/layer_models.h"
+#include "apogee/matrix/models/lora_model.h"
 #include "apogee/matrix/models/moe_model.h"
 #include "apogee/matrix/models/tiny_model.h"
 
@@ -37,6 +38,8 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   workloads.Add("moe_one", std::make_shared<MoeWorkload>(MoeKind::kOne));
   workloads.Add("moe_rare", std::make_shared<MoeWorkload>(MoeKind::kRare));
   workloads.Add("moe_aux", std::make_shared<MoeWorkload>(MoeKind::kAux));
+  workloads.Add("lora", std::make_shared<LoraWorkload>(TinyKind::kLlama));
+  workloads.Add("lora_gpt2", std::make_shared<LoraWorkload>(TinyKind::kGpt2));
   for (const std::string& name : FamilyNames()) {
     workloads.Add("hf_" + name, std::make_shared<FamilyWorkload>(name));
   }

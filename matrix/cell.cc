@@ -168,6 +168,40 @@ bool IsOffered(const std::string& optimizer, const PluginVariant& plugin,
   return true;
 }
 
+// Adapters with every optimizer, in one precision under each way to shard, with each model.
+void AppendLora(const Catalog& catalog, const std::string& optimizer, std::vector<Cell>& cells) {
+  constexpr std::pair<const char*, int> kLayouts[] = {{"ddp", 3},
+                                                      {"zero1", 2},
+                                                      {"zero2", 3},
+                                                      {"gemini", 2},
+                                                      {"hybrid_tp2_zero0", 2},
+                                                      {"hybrid_tp2_zero1", 4},
+                                                      {"hybrid_tp4_zero2", 8},
+                                                      {"gemini_tp2", 4},
+                                                      {"hybrid_pp2_1f1b_zero0", 2},
+                                                      {"hybrid_pp2_zbv_zero2", 4},
+                                                      {"hybrid_pp2_tp2_interleaved_zero1", 8},
+                                                      {"hybrid_sp2_split_gather_tp2_zero0", 2},
+                                                      {"gemini_sp2_split_gather_tp2", 4},
+                                                      {"hybrid_sp2_all_to_all_zero0", 2},
+                                                      {"hybrid_sp2_ring_attn_zero0", 2},
+                                                      {"gemini_sp2_ring_attn_tp2", 4}};
+  constexpr const char* kPrecisions[] = {"f64", "f32", "bf16"};
+  size_t turn = Choice(optimizer, std::size(kPrecisions));
+  for (const auto& [plugin, world] : kLayouts) {
+    if (!IsOffered(optimizer, catalog.FindPlugin(plugin), catalog.optimizers)) continue;
+    for (const char* workload : {"lora", "lora_gpt2"}) {
+      const Cell cell = {.optimizer = optimizer,
+                         .plugin = plugin,
+                         .world = world,
+                         .precision = kPrecisions[turn++ % std::size(kPrecisions)],
+                         .workload = workload};
+      const std::vector<Cell> windows = WindowsOf(cell);
+      cells.push_back(windows[Choice(cell.name(), windows.size())]);
+    }
+  }
+}
+
 // 0/1 Adam has no norm to clip by. DeepSpeed's 1-bit Adam divides by variances without bias
 // correction; with clipped gradients of the deep GPT-2 that multiplies rounding errors by 600. In
 // f32 and f64 they stay small, but 16-bit cells would show nothing.
@@ -236,6 +270,7 @@ std::vector<Cell> AllCells(const Catalog& catalog) {
         }
       }
     }
+    AppendLora(catalog, optimizer, cells);
   }
   AppendFamilies(catalog, cells);
   std::set<std::string> names;

@@ -2,6 +2,7 @@
 
 #include "apogee/nn/layers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/node.h"
+#include "apogee/nn/init.h"
 
 namespace apogee::nn {
 namespace {
@@ -72,7 +74,63 @@ Linear::Linear(ParameterPtr weight, ParameterPtr bias, const LinearOptions& opti
                " initialises it; leave options.init out");
 }
 
+void Linear::AddAdapter(const LayerAdapter& adapter) {
+  const int64_t in = weight_->shape()[layout() == WeightLayout::kOutIn ? 1 : 0];
+  const int64_t out = weight_->shape().numel() / in;
+  const double bound = 1 / std::sqrt(static_cast<double>(in));
+  const auto make = [&](const char* kind, const Shape& shape, const Init& init) {
+    ParameterPtr made =
+        RegisterParameter(std::string(kind) + "." + adapter.adapter + ".weight", shape, init);
+    const PhiloxKey key = MakeKey(adapter.seed, made->name());
+    if (!weight_->has_value()) return made;  // Initialize gives it one
+    const auto value = [shape, init, key, dtype = weight_->dtype(), context = weight_->context()] {
+      return FirstValue(shape, init, key, dtype, context);
+    };
+    if (weight_->is_lazy()) {
+      made->set_lazy_value({weight_->dtype(), weight_->context(), value});
+    } else {
+      made->set_value(value());
+    }
+    return made;
+  };
+  LoraFactors factors{.adapter = adapter.adapter,
+                      .a = make("lora_A", {adapter.rank, in}, Init::Uniform(-bound, bound)),
+                      .b = make("lora_B", {out, adapter.rank}, Init::Constant(0)),
+                      .magnitude = nullptr,
+                      .scale = adapter.scale,
+                      .dropout = adapter.dropout};
+  if (adapter.use_dora) {
+    factors.magnitude = make("lora_magnitude_vector", {out}, Init::Constant(1));
+    factors.magnitude->set_value(RowNorms(factors, {*weight_, layout()}));
+  }
+  adapters_.push_back(std::move(factors));
+}
+
+void Linear::SetActiveAdapters(const std::vector<std::string>& adapters) {
+  for (LoraFactors& factors : adapters_) {
+    factors.is_active = std::ranges::find(adapters, factors.adapter) != adapters.end();
+  }
+}
+
+Tensor Linear::Finish(const Tensor& x, const Tensor& product, const AdapterOps& ops) {
+  Tensor y = product;
+  for (const LoraFactors& factors : adapters_) {
+    if (!factors.is_active) continue;
+    y = WithAdapter(x, y, factors, {*weight_, layout()}, ops, is_training(), generator());
+  }
+  if (bias_ != nullptr) y = autograd::Add(y, autograd::Cast(bias_->value(), y.dtype()));
+  if (options_.activation) y = autograd::Activate(*options_.activation, y);
+  return autograd::Cast(CapLogits(y, options_.soft_cap), out_dtype().value_or(x.dtype()));
+}
+
 Tensor Linear::Forward(const Tensor& x) {
+  if (!adapters_.empty()) {
+    const Tensor in = InputOf(*this, x, *weight_);
+    const Tensor product =
+        autograd::Linear(in, weight_->value(), {},
+                         {.layout = options_.layout, .out_dtype = ComputeDType(in.dtype())});
+    return Finish(in, product, {.tokens = sequence_part()});
+  }
   const Tensor y = autograd::Linear(
       InputOf(*this, x, *weight_), weight_->value(), autograd::ValueOf(bias_),
       {.layout = options_.layout, .activation = options_.activation, .out_dtype = out_dtype()});

@@ -18,6 +18,7 @@
 
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/nn/configured.h"
+#include "apogee/nn/lora/adapter.h"
 #include "apogee/nn/module.h"
 
 namespace apogee::nn {
@@ -53,7 +54,16 @@ struct LinearOptions {
   std::optional<double> soft_cap = {};
 };
 
-// Parameters: "weight" and, with bias, "bias" [out]. x [.., in] -> [.., out].
+// An adapter of one layer; nn/lora/lora.h makes them for a model.
+struct LayerAdapter {
+  std::string adapter;
+  int64_t rank = 8;
+  double scale = 1, dropout = 0;
+  bool use_dora = false;
+  uint64_t seed = 0;
+};
+
+// Parameters: "weight" and, with bias, "bias" [out]. x [.., in] -> [.., out]. Adapters add more.
 class Linear : public Module, public Configured {
  public:
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
@@ -72,8 +82,16 @@ class Linear : public Module, public Configured {
   // Of the result: autograd::LinearOptions::out_dtype.
   std::optional<DType> out_dtype() const;
 
+  // The weight has a value, and there is no adapter of this name. Called before boost.
+  void AddAdapter(const LayerAdapter& adapter);
+  void SetActiveAdapters(const std::vector<std::string>& adapters);
+  const std::vector<LoraFactors>& adapters() const { return adapters_; }
+  // The result of an adapted layer. `product`: x W alone, in ComputeDType(x.dtype()).
+  Tensor Finish(const Tensor& x, const Tensor& product, const AdapterOps& ops);
+
  private:
   LinearOptions options_;
+  std::vector<LoraFactors> adapters_;
   ParameterPtr weight_, bias_;
 };
 

@@ -18,13 +18,13 @@ class LinearNode : public Node {
  public:
   LinearNode(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& pre,
              const LinearOptions& options)
-      : x_(x),
-        weight_(weight),
+      : weight_(weight),
         pre_(pre),
         options_(options),
         dtype_(weight.dtype()),
         weight_grad_dtype_(GradDType(weight)),
         bias_grad_dtype_(bias.defined() ? GradDType(bias) : weight_grad_dtype_) {
+    if (NeedsGrad({weight})) x_ = SavedTensor(x);
     if (!options_.input_grad_dtype) options_.input_grad_dtype = GradDType(x);
   }
 
@@ -42,8 +42,8 @@ class LinearNode : public Node {
     std::vector<Tensor> result(3);
     const bool out_in = options_.layout == WeightLayout::kOutIn;
     if (context.part != GradPart::kInputs) {
-      const Tensor x = x_.Take(context);
       if (wants(1)) {
+        const Tensor x = x_.Take(context);
         result[1] = out_in ? ops::MatMulTransA(dy, x, weight_grad_dtype_)
                            : ops::MatMulTransA(x, dy, weight_grad_dtype_);
       }

@@ -171,10 +171,17 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
       if (linear == nullptr) return wrong("nn::Linear, nn::Conv1d or nn::Conv2d");
       Cut(linear->weight(), ShardAlong(FeatureDim(*linear, true), rule), rule);
       if (linear->bias() != nullptr) Cut(linear->bias(), ShardAlong(0, rule), rule);
-      return;
+      return CutFactors(*linear, ShardAlong(0, rule), rule);
     case kRow:
     case kRowSplit:
       if (linear == nullptr) return wrong("nn::Linear, nn::Conv1d or nn::Conv2d");
+      for (const LoraFactors& factors : linear->adapters()) {
+        Cut(factors.a, ShardAlong(1, rule), rule);
+        if (factors.dropout > 0 && (rule.sections != 1 || !rule.section_units.empty())) {
+          Problem(rule, Concat(name, " has several sections, over which the dropout of adapter \"",
+                               factors.adapter, "\" cannot be cut; set its dropout to 0"));
+        }
+      }
       return Cut(linear->weight(), ShardAlong(FeatureDim(*linear, false), rule), rule);
     case kVocabulary:
       if (const auto* embedding = dynamic_cast<Embedding*>(&module)) {
@@ -182,6 +189,7 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
       }
       if (linear == nullptr) return wrong("nn::Embedding or nn::Linear");
       if (linear->bias() != nullptr) Cut(linear->bias(), {.dim = 0, .pad = true}, rule);
+      CutFactors(*linear, {.dim = 0, .pad = true}, rule);
       return Cut(linear->weight(),
                  {.dim = FeatureDim(*linear, true), .pad = FeatureDim(*linear, true) == 0}, rule);
     case kDropout:
@@ -214,6 +222,14 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
     }
     case kParameter:
       return;
+  }
+}
+
+// Of a layer whose outputs are cut. `shard`: of the outputs.
+void PlanMatch::CutFactors(const Linear& linear, const TensorShard& shard, const PlanRule& rule) {
+  for (const LoraFactors& factors : linear.adapters()) {
+    Cut(factors.b, shard, rule);
+    if (factors.magnitude != nullptr) Cut(factors.magnitude, shard, rule);
   }
 }
 

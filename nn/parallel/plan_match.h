@@ -39,6 +39,7 @@ class PlanMatch {
   void AddRecurrent(const std::string& name, const Recurrent& module, const PlanRule& rule);
   void AddConvolution(const std::string& name, const Convolution& conv, const PlanRule& rule);
   void Cut(const autograd::ParameterPtr& parameter, const TensorShard& shard, const PlanRule& rule);
+  void CutFactors(const Linear& linear, const TensorShard& shard, const PlanRule& rule);
   void CheckUnits(const PlanRule& rule);
   void CheckSectionUnits(const PlanRule& rule);
   void CheckShared(Module& model);

@@ -24,18 +24,49 @@ using enum ParallelStyle;
 
 // `copy`: the shared copy of x, as the module's input. Made inside the module, hooks around the
 // module's part of backward would come between x and the copy, and layers could not share it.
-Tensor ColumnProduct(const Linear& linear, const Tensor& copy) {
-  const Tensor y =
-      ColumnLinear(InputOf(linear, copy, *linear.weight()), autograd::ValueOf(linear.weight()),
-                   autograd::ValueOf(linear.bias()),
-                   {.layout = linear.layout(), .activation = linear.activation()});
-  return CapLogits(y, linear.soft_cap());
+// `group`: the ranks that add up the gradients of parameters that each has whole; null if they are
+// added up later.
+Tensor ColumnProduct(Linear& linear, const Tensor& copy, const comm::GroupPtr& group) {
+  const Tensor x = InputOf(linear, copy, *linear.weight());
+  const Tensor weight = autograd::ValueOf(linear.weight());
+  if (linear.adapters().empty()) {
+    const Tensor y = ColumnLinear(x, weight, autograd::ValueOf(linear.bias()),
+                                  {.layout = linear.layout(), .activation = linear.activation()});
+    return CapLogits(y, linear.soft_cap());
+  }
+  const Tensor product = ColumnLinear(
+      x, weight, {}, {.layout = linear.layout(), .out_dtype = ComputeDType(x.dtype())});
+  // Without a group the tokens are those of whole sequences, which SharedInput has gathered.
+  return linear.Finish(x, product,
+                       {.share = [group](const Tensor& a) { return CopyToGroup(a, group); },
+                        .wide_input_grad = true,
+                        .tokens = group != nullptr ? linear.sequence_part() : SequencePart{}});
 }
 
-// What a row layer does to the sum of the products.
-Tensor OfSum(const Linear& linear, const Tensor& sum) {
-  return linear.activation() ? autograd::Activate(*linear.activation(), sum)
-                             : CapLogits(sum, linear.soft_cap());
+// `input`: this rank's columns. `cuts_tokens`: the result has this rank's tokens only.
+Tensor RowProduct(Linear& linear, const Tensor& input, const comm::GroupPtr& group,
+                  bool cuts_tokens) {
+  const Tensor x = InputOf(linear, input, *linear.weight());
+  const auto product = [&](const Tensor& bias, std::optional<DType> out_dtype) {
+    const auto function = cuts_tokens ? RowParallelLinearOfTokens : RowParallelLinear;
+    return function(x, autograd::ValueOf(linear.weight()), bias, group, linear.layout(), out_dtype);
+  };
+  if (linear.adapters().empty()) {
+    const Tensor sum = product(autograd::ValueOf(linear.bias()), linear.out_dtype());
+    return linear.activation() ? autograd::Activate(*linear.activation(), sum)
+                               : CapLogits(sum, linear.soft_cap());
+  }
+  const int64_t width = x.size(-1);
+  return linear.Finish(
+      x, product({}, ComputeDType(x.dtype())),
+      {.sum =
+           [group, cuts_tokens, dtype = x.dtype()](const Tensor& low) {
+             return cuts_tokens ? ReduceScatterSequence(low, group, low.dtype(), dtype)
+                                : ReduceFromGroup(low, group);
+           },
+       .sum_squares = [group](const Tensor& squares) { group->AllReduce(squares); },
+       .columns = {.first = group->rank() * width, .total = group->size() * width},
+       .tokens = cuts_tokens ? SequencePart{} : linear.sequence_part()});
 }
 
 // This rank's part of a vocabulary of `words` entries.
@@ -198,26 +229,20 @@ void TensorParallel::Replace(Module& module, const PlanRule& rule) {
   auto& linear = dynamic_cast<Linear&>(module);
   if (style == kColumn || style == kColumnGather) {
     return module.ReplaceForward(
-        [&linear, group, style](const Tensor& copy) {
-          const Tensor y = ColumnProduct(linear, copy);
+        [&linear, group, style, adds = AddsUp()](const Tensor& copy) {
+          const Tensor y = ColumnProduct(linear, copy, adds);
           return style == kColumn ? y : GatherLastDim(y, group);
         },
         SharedInput());
   }
   if (options_.cut_sequence) {
     return module.ReplaceForward([&linear, group](const Tensor& x) {
-      const Tensor y = RowParallelLinearOfTokens(
-          InputOf(linear, x, *linear.weight()), autograd::ValueOf(linear.weight()),
-          autograd::ValueOf(linear.bias()), group, linear.layout(), linear.out_dtype());
-      return OfSum(linear, y);
+      return RowProduct(linear, x, group, /*cuts_tokens=*/true);
     });
   }
   module.ReplaceForward([&linear, group, style](const Tensor& x) {
-    const Tensor y = RowParallelLinear(
-        InputOf(linear, style == kRow ? x : SplitLastDim(x, group), *linear.weight()),
-        autograd::ValueOf(linear.weight()), autograd::ValueOf(linear.bias()), group,
-        linear.layout(), linear.out_dtype());
-    return OfSum(linear, y);
+    const Tensor own = style == kRow ? x : SplitLastDim(x, group);
+    return RowProduct(linear, own, group, /*cuts_tokens=*/false);
   });
 }
 
@@ -284,8 +309,9 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
   const bool may_stay_cut = &linear == output_;
   const ops::VocabPart part = PartOf(words, group);
   module.ReplaceForward(
-      [&linear, group, words, part, may_stay_cut, keep = keep_logits_cut_](const Tensor& copy) {
-        const Tensor y = ColumnProduct(linear, copy);
+      [&linear, group, words, part, may_stay_cut, adds = AddsUp(),
+       keep = keep_logits_cut_](const Tensor& copy) {
+        const Tensor y = ColumnProduct(linear, copy, adds);
         if (may_stay_cut && *keep && linear.is_training()) {
           return y.Sealed(WhyCut(part, y.size(-1)));
         }

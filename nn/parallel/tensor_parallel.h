@@ -77,6 +77,9 @@ class TensorParallel {
 
  private:
   void Replace(Module& module, const PlanRule& rule);
+  // The ranks over which gradients of whole parameters in column layers are added up. Under
+  // cut_sequence these of all whole parameters are addends, which are added up later: null.
+  comm::GroupPtr AddsUp() const { return options_.cut_sequence ? nullptr : group_; }
   void ReplaceNorm(Module& module, ParallelStyle style);
   void ReplaceConvolution(Convolution& conv, ParallelStyle style);
   // The input of column layers: one copy for all that are called with the same tensor.

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Language models with adapters (nn/lora/lora.h), whose own weights are frozen.
+#ifndef APOGEE_MATRIX_MODELS_LORA_MODEL_H_
+#define APOGEE_MATRIX_MODELS_LORA_MODEL_H_
+
+#include <memory>
+
+#include "apogee/matrix/models/tiny_model.h"
+
+namespace apogee::matrix {
+
+// Four layers and eight tokens, so that every way to cut fits. Llama: all layers, of two ranks.
+// GPT-2: its transposed and fused layers; the last norm is trained, too.
+class LoraWorkload : public LmWorkload {
+ public:
+  explicit LoraWorkload(TinyKind kind);
+  std::unique_ptr<nn::Module> MakeModel() const override;
+  double max_norm() const override { return 0.05; }
+  int64_t bucket_bytes() const override { return 1500; }
+};
+
+}  // namespace apogee::matrix
+
+#endif  // APOGEE_MATRIX_MODELS_LORA_MODEL_H_

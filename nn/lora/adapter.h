@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// LoraFactors: what one adapter adds to one nn::Linear (Hu et al., "LoRA", 2021).
+//
+//   y = W x + b + scale * B (A dropout(x))
+//   y = g * (W x + scale * B (A dropout(x))) + b,  g = magnitude / |rows of W + scale * B A|
+//
+// The second is DoRA (Liu et al., 2024): the norm is a constant for the gradient. Here x is
+// [.., in], A [rank, in], B [out, rank], and magnitude [out].
+//
+//   const Tensor product = autograd::Linear(x, weight, {}, {.out_dtype = DType::kF32});
+//   Tensor y = linear.Finish(x, product, {});      // all active adapters, bias, activation
+//
+// Sums are in f32 (f64 for f64), and the result is rounded once.
+#ifndef APOGEE_NN_LORA_ADAPTER_H_
+#define APOGEE_NN_LORA_ADAPTER_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "apogee/autograd/functions/activation.h"
+#include "apogee/autograd/functions/linear.h"
+#include "apogee/nn/module.h"
+
+namespace apogee::nn {
+
+struct LoraFactors {
+  std::string adapter;  // its name
+  ParameterPtr a, b;
+  ParameterPtr magnitude;  // of DoRA; null: none
+  double scale = 1, dropout = 0;
+  bool is_active = true;
+};
+
+// How a layer that runs over a group uses factors. The defaults are those of one rank.
+struct AdapterOps {
+  // Of A, which every rank has whole and uses with its own rows of B.
+  std::function<Tensor(const Tensor& a)> share = nullptr;
+  // Of A x, if ranks have columns of A: their sum.
+  std::function<Tensor(const Tensor& product)> sum = nullptr;
+  // Of squares of W + scale * B A, if ranks have columns of it. Adds up in place.
+  std::function<void(const Tensor& squares)> sum_squares = nullptr;
+  // x's gradients of several ranks are added up: they are not rounded before.
+  bool wide_input_grad = false;
+  // The part of x that this rank has, for dropout.
+  autograd::ColumnWindow columns = {};
+  SequencePart tokens = {};
+};
+
+// The weight of an adapted layer.
+struct AdaptedWeight {
+  const Parameter& weight;
+  autograd::WeightLayout layout;
+};
+
+// `product`, W x without a bias, in the dtype in which 16-bit floats are computed -> the same with
+// the adapter. `x`: this rank's input. `training`: draws dropout from `generator`.
+Tensor WithAdapter(const Tensor& x, const Tensor& product, const LoraFactors& factors,
+                   const AdaptedWeight& base, const AdapterOps& ops, bool training,
+                   Generator& generator);
+
+// The norms of the rows of W + scale * B A, in the weight's dtype: the first magnitude of DoRA.
+Tensor RowNorms(const LoraFactors& factors, const AdaptedWeight& base);
+// W + scale * B A, or for DoRA g times that, in f32 (f64 for f64) and [out, in]. No graph.
+Tensor MergedWeight(const LoraFactors& factors, const AdaptedWeight& base);
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_LORA_ADAPTER_H_

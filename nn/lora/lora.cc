@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/nn/lora/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "apogee/core/text/text.h"
+#include "apogee/nn/init.h"
+
+namespace apogee::nn {
+namespace {
+
+constexpr const char* kAllLinear = "all-linear";
+
+// What an adapter does to one layer.
+struct Target {
+  std::string name;
+  Linear* layer;
+  int64_t rank;
+  double alpha;
+};
+
+std::vector<std::pair<std::string, Linear*>> LinearLayers(Module& model) {
+  std::vector<std::pair<std::string, Linear*>> layers;
+  for (const auto& [name, module] : model.NamedModules()) {
+    if (auto* linear = dynamic_cast<Linear*>(module)) layers.emplace_back(name, linear);
+  }
+  return layers;
+}
+
+// The last parts of names, each once: what a target may be.
+std::vector<std::string> Ends(const std::vector<std::string>& names) {
+  std::set<std::string> ends;
+  for (const std::string& name : names) ends.insert(name.substr(name.rfind('.') + 1));
+  return {ends.begin(), ends.end()};
+}
+
+template <typename Value>
+Value OfPattern(const std::map<std::string, Value>& patterns, const std::string& name,
+                Value otherwise) {
+  for (const auto& [key, value] : patterns) {
+    if (LoraNameMatches(key, name)) return value;
+  }
+  return otherwise;
+}
+
+// Of an adapter that is about to be added: what it does, and every problem.
+class Plan {
+ public:
+  Plan(Module& model, const LoraOptions& options, const std::string& adapter)
+      : options_(options), layers_(LinearLayers(model)) {
+    for (const auto& [name, layer] : layers_) layer_names_.push_back(name);
+    CheckOptions(adapter);
+    if (model.is_closed()) {
+      AddProblem(problems,
+                 "the model is boosted, so no parameter can be added; call it before boost");
+    }
+    Select();
+    CheckPatterns(options.rank_pattern, "rank_pattern");
+    CheckPatterns(options.alpha_pattern, "alpha_pattern");
+    for (const Target& target : targets) CheckLayer(target, adapter);
+    SelectModules(model);
+  }
+
+  std::string problems;
+  std::vector<Target> targets;
+  std::vector<Module*> modules_to_save;
+
+ private:
+  void CheckOptions(const std::string& adapter) {
+    if (adapter.empty() || adapter.find('.') != std::string::npos) {
+      AddProblem(problems, "an adapter's name must not be empty or have a dot, got \"", adapter,
+                 "\"");
+    }
+    if (!std::isfinite(options_.alpha) || options_.alpha <= 0) {
+      AddProblem(problems, "alpha must be above 0 and finite, got ", options_.alpha);
+    }
+    if (!(options_.dropout >= 0 && options_.dropout < 1)) {
+      AddProblem(problems, "dropout must be in [0, 1), got ", options_.dropout);
+    }
+    if (options_.targets.empty()) {
+      AddProblem(problems, "targets must name layers, or be \"", kAllLinear, "\"");
+    }
+  }
+
+  // PEFT leaves out the output layer of a language model: the one that no other layer follows.
+  bool IsOutput(const std::string& name) const {
+    return LoraNameMatches("lm_head", name) || LoraNameMatches("embed_out", name) ||
+           LoraNameMatches("cls.predictions.decoder", name);
+  }
+
+  void Select() {
+    std::set<std::string> unmatched(options_.targets.begin(), options_.targets.end());
+    for (const auto& [name, layer] : layers_) {
+      bool selected = false;
+      for (const std::string& key : options_.targets) {
+        const bool all = key == kAllLinear && !IsOutput(name);
+        if (!all && !LoraNameMatches(key, name)) continue;
+        selected = true;
+        unmatched.erase(key);
+      }
+      if (!selected) continue;
+      targets.push_back({name, layer, OfPattern(options_.rank_pattern, name, options_.rank),
+                         OfPattern(options_.alpha_pattern, name, options_.alpha)});
+    }
+    for (const std::string& key : unmatched) {
+      AddProblem(problems, "targets: ", UnknownName("layer", key, Ends(layer_names_)));
+    }
+  }
+
+  template <typename Value>
+  void CheckPatterns(const std::map<std::string, Value>& patterns, const char* what) {
+    for (const auto& [key, value] : patterns) {
+      const bool any = std::ranges::any_of(
+          targets, [&key = key](const Target& t) { return LoraNameMatches(key, t.name); });
+      if (!any) AddProblem(problems, what, ": \"", key, "\" matches no target");
+      if (!(value > 0)) AddProblem(problems, what, ": \"", key, "\" must be above 0, got ", value);
+    }
+  }
+
+  void CheckLayer(const Target& target, const std::string& adapter) {
+    const Parameter& weight = *target.layer->weight();
+    const int64_t most = std::min(weight.shape()[0], weight.shape()[1]);
+    if (target.rank < 1 || target.rank > most) {
+      AddProblem(problems, "rank must be in [1, ", most, "] for \"", target.name, "\" ",
+                 weight.shape(), ", got ", target.rank);
+    }
+    if (options_.use_dora && (!weight.has_value() || weight.is_lazy())) {
+      AddProblem(problems, "use_dora needs the norms of \"", target.name,
+                 "\", which has no value yet; call Initialize, or load weights, before");
+    }
+    for (const LoraFactors& other : target.layer->adapters()) {
+      if (other.adapter == adapter) {
+        AddProblem(problems, "\"", target.name, "\" has an adapter \"", adapter, "\" already");
+      }
+    }
+  }
+
+  void SelectModules(Module& model) {
+    std::vector<std::string> names;
+    for (const auto& [name, module] : model.NamedModules()) names.push_back(name);
+    for (const std::string& key : options_.modules_to_save) {
+      bool any = false;
+      for (const auto& [name, module] : model.NamedModules()) {
+        if (!LoraNameMatches(key, name)) continue;
+        any = true;
+        modules_to_save.push_back(module);
+      }
+      if (!any) AddProblem(problems, "modules_to_save: ", UnknownName("module", key, Ends(names)));
+    }
+  }
+
+  const LoraOptions& options_;
+  const std::vector<std::pair<std::string, Linear*>> layers_;
+  std::vector<std::string> layer_names_;
+};
+
+// Of parameters that are trained with the adapters, by their last names.
+bool IsFactor(const std::string& name) { return name.find(".lora_") != std::string::npos; }
+
+void Freeze(Module& model, const Plan& plan, LoraBias bias) {
+  std::set<const Parameter*> trained;
+  for (const Module* module : plan.modules_to_save) {
+    for (const ParameterPtr& parameter : module->Parameters()) trained.insert(parameter.get());
+  }
+  for (const Target& target : plan.targets) {
+    const bool also = bias != LoraBias::kNone && target.layer->bias() != nullptr;
+    if (also) trained.insert(target.layer->bias().get());
+  }
+  const bool first = std::ranges::none_of(
+      AdaptedLayers(model), [](const auto& layer) { return layer.second->adapters().size() > 1; });
+  for (const ParameterPtr& parameter : model.Parameters()) {
+    const bool is_bias = bias == LoraBias::kAll && parameter->name().ends_with("bias");
+    const bool keep = IsFactor(parameter->name()) || is_bias || trained.contains(parameter.get());
+    if (keep || !first) {
+      if (keep) parameter->set_requires_grad(true);
+      continue;
+    }
+    parameter->set_requires_grad(false);
+    parameter->zero_grad();
+  }
+}
+
+}  // namespace
+
+bool LoraNameMatches(const std::string& key, const std::string& name) {
+  return name == key || name.ends_with("." + key);
+}
+
+void AddLora(Module& model, const LoraOptions& options, const std::string& adapter) {
+  const Plan plan(model, options, adapter);
+  APOGEE_CHECK(plan.problems.empty(), "lora: cannot add the adapter:", plan.problems);
+  for (const Target& target : plan.targets) {
+    const auto rank = static_cast<double>(target.rank);
+    target.layer->AddAdapter({.adapter = adapter,
+                              .rank = target.rank,
+                              .scale = target.alpha / (options.use_rslora ? std::sqrt(rank) : rank),
+                              .dropout = options.dropout,
+                              .use_dora = options.use_dora,
+                              .seed = options.seed});
+  }
+  Freeze(model, plan, options.bias);
+}
+
+std::vector<std::pair<std::string, Linear*>> AdaptedLayers(Module& model) {
+  std::vector<std::pair<std::string, Linear*>> layers = LinearLayers(model);
+  std::erase_if(layers, [](const auto& layer) { return layer.second->adapters().empty(); });
+  return layers;
+}
+
+void SetActiveAdapters(Module& model, const std::vector<std::string>& adapters) {
+  std::set<std::string> known;
+  for (const auto& [name, layer] : AdaptedLayers(model)) {
+    for (const LoraFactors& factors : layer->adapters()) known.insert(factors.adapter);
+  }
+  for (const std::string& adapter : adapters) {
+    APOGEE_CHECK(known.contains(adapter),
+                 "lora: ", UnknownName("adapter", adapter, {known.begin(), known.end()}));
+  }
+  for (const auto& [name, layer] : AdaptedLayers(model)) layer->SetActiveAdapters(adapters);
+}
+
+}  // namespace apogee::nn

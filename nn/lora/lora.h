@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Adapters of low rank (Hu et al., "LoRA", 2021) for the nn::Linear layers of a model, as PEFT has
+// them. The model's own parameters are frozen; an optimizer then trains the factors only.
+//
+//   model.Initialize(context, {.seed = 1});
+//   nn::AddLora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
+//   optim::AdamW optimizer(model.Parameters(), options);      // frozen parameters have no states
+//   auto boosted = booster.boost(model, optimizer, ...);
+//
+// A layer "h.0.q_proj" gets the parameters "h.0.q_proj.lora_A.default.weight" [rank, in], drawn
+// uniformly from +-1 / sqrt(in), and "h.0.q_proj.lora_B.default.weight" [out, rank], zeros: at first
+// the model computes what it did before. With DoRA it also gets "..lora_magnitude_vector.default.weight"
+// [out], the norms of the rows of its weight. nn/lora/adapter.h has the formulas.
+//
+// Under tensor parallelism factors are cut with their layer; checkpoint/peft/adapter_files.h reads
+// and writes PEFT's folders.
+#ifndef APOGEE_NN_LORA_LORA_H_
+#define APOGEE_NN_LORA_LORA_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apogee/nn/layers.h"
+
+namespace apogee::nn {
+
+// Which biases are trained, too.
+enum class LoraBias { kNone, kAll, kLoraOnly };
+
+struct LoraOptions {
+  int64_t rank = 8;
+  double alpha = 8;  // scale = alpha / rank
+  // Ends of the names of layers, after a dot: "q_proj", "attn.c_attn"; or one "all-linear": every
+  // nn::Linear but the one that computes logits.
+  std::vector<std::string> targets = {"all-linear"};
+  double dropout = 0;
+  bool use_rslora = false;  // scale = alpha / sqrt(rank) (Kalajdzievski, 2023)
+  bool use_dora = false;
+  // Other ranks and alphas for layers, by ends of their names. Of several that match, the first in
+  // alphabetical order counts.
+  std::map<std::string, int64_t> rank_pattern = {};
+  std::map<std::string, double> alpha_pattern = {};
+  // Ends of the names of modules whose own parameters are trained and saved whole.
+  std::vector<std::string> modules_to_save = {};
+  LoraBias bias = LoraBias::kNone;
+  uint64_t seed = 0;  // of A
+};
+
+// Adds an adapter and freezes everything else, except what earlier adapters have left trainable.
+// Call it before the optimizer is made and before boost. Factors are made like the layer's weight:
+// at once, lazily, or later by Initialize.
+// Throws Error that lists every problem, with the model unchanged:
+//   - targets that match no layer (with the nearest names), patterns and modules that match nothing
+//   - a rank below 1 or above a layer's sizes, an alpha or a dropout out of range
+//   - an adapter of this name, a boosted model, DoRA for a layer whose weight has not been made
+void AddLora(Module& model, const LoraOptions& options, const std::string& adapter = "default");
+
+// The adapted layers of a model, by their full names.
+std::vector<std::pair<std::string, Linear*>> AdaptedLayers(Module& model);
+
+// Only these adapters take part from now on; none: the model without adapters. Frozen or not, all
+// keep their values. Throws Error for an unknown name.
+void SetActiveAdapters(Module& model, const std::vector<std::string>& adapters);
+
+// Whether `key`, a target or pattern, selects the name of a layer.
+bool LoraNameMatches(const std::string& key, const std::string& name);
+
+}  // namespace apogee::nn
+
+#endif  // APOGEE_NN_LORA_LORA_H_
