@@ -18,6 +18,7 @@ class LoraWorkload : public LmWorkload {
   std::unique_ptr<nn::Module> MakeModel() const override;
   double max_norm() const override { return 0.05; }
   int64_t bucket_bytes() const override { return 1500; }
+  LowRank low_rank() const override { return {.rank = 1, .update_proj_gap = 10}; }
 };
 
 }  // namespace apogee::matrix
