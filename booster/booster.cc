@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apogee/autograd/functions/arithmetic.h"
+#include "apogee/booster/lora/adapters.h"
 #include "apogee/booster/run_config.h"
 #include "apogee/booster/save_runner.h"
 #include "apogee/booster/state_files.h"
@@ -21,6 +22,7 @@ namespace apogee {
 Booster::Booster(Plugin& plugin)
     : plugin_(plugin),
       watched_plugin_(&plugin),
+      adapters_(std::make_unique<Adapters>()),
       checkpoints_(std::make_unique<TrainingCheckpoints>()),
       saves_(std::make_unique<SaveRunner>()) {}
 Booster::~Booster() = default;
@@ -75,6 +77,21 @@ void Booster::set_run_config(RunConfig config) {
   APOGEE_CHECK(model_ == nullptr,
                "set_run_config: this booster already runs a model; call it before boost");
   config_ = std::move(config);
+}
+
+void Booster::enable_lora(nn::Module& model, const nn::LoraOptions& options,
+                          const std::string& adapter) {
+  APOGEE_CHECK(model_ == nullptr,
+               "enable_lora: this booster already runs a model; call it before boost");
+  adapters_->Add(model, options, adapter);
+}
+
+absl::Status Booster::enable_lora(nn::Module& model, const std::string& pretrained_dir,
+                                  const std::string& adapter,
+                                  const std::shared_ptr<checkpoint::FileSystem>& files) {
+  APOGEE_CHECK(model_ == nullptr,
+               "enable_lora: this booster already runs a model; call it before boost");
+  return adapters_->Add(model, pretrained_dir, adapter, files);
 }
 
 Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
@@ -251,6 +268,19 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
                                                            const LoadModelOptions& options) {
   return InCall("load_model",
                 [&] { return StateFiles(Parts(), *saves_).LoadModel(path, options); });
+}
+
+absl::Status Booster::save_adapter(const std::string& path, const SaveAdapterOptions& options) {
+  return InSave("save_adapter", [&] {
+    return StateFiles(Parts(), *saves_).SaveAdapter(*adapters_, path, options);
+  });
+}
+
+absl::Status Booster::load_adapter(const std::string& path, const std::string& adapter,
+                                   const std::shared_ptr<checkpoint::FileSystem>& files) {
+  return InCall("load_adapter", [&] {
+    return StateFiles(Parts(), *saves_).LoadAdapter(*adapters_, path, adapter, files);
+  });
 }
 
 absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) {

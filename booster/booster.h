@@ -43,11 +43,13 @@
 #include "apogee/core/trace/trace.h"
 #include "apogee/data/loader.h"
 #include "apogee/nn/generation/generate.h"
+#include "apogee/nn/lora/lora.h"
 #include "apogee/optim/schedule/lr_scheduler.h"
 #include "apogee/plugins/plugin.h"
 
 namespace apogee {
 
+class Adapters;             // lora/adapters.h
 class TrainingCheckpoints;  // training_checkpoints.h
 class SaveRunner;           // save_runner.h
 class StepLog;              // core/trace/step_log.h
@@ -90,6 +92,22 @@ class Booster : private StepListener {
   // Describes this run for its checkpoints and for resume (run_config.h). Call it before boost,
   // with the same values on every rank.
   void set_run_config(RunConfig config);
+
+  // Trains adapters of low rank instead of the model: nn::AddLora, whose options these are. Call it
+  // before the optimizer is made, on every rank alike. Works under every plugin. Throws Error, with
+  // the model unchanged, for options that do not fit and after boost.
+  //
+  //   booster.enable_lora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
+  //   optim::AdamW optimizer(model.Parameters(), {.lr = 1e-4});
+  //   auto boosted = booster.boost(model, optimizer, ...);
+  //   OkOrThrow(booster.save_adapter("adapter"));               // opens in PEFT
+  void enable_lora(nn::Module& model, const nn::LoraOptions& options,
+                   const std::string& adapter = "default");
+  // Goes on with an adapter of save_adapter or of PEFT. Every rank reads the folder.
+  // InvalidArgument, with the model unchanged, lists fields and tensors that do not fit.
+  absl::Status enable_lora(
+      nn::Module& model, const std::string& pretrained_dir, const std::string& adapter = "default",
+      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
 
   // Prepares everything for training. Call it once per model, after Initialize (or loading) and
   // before the first step. Parameters keep their names and values; the optimizer keeps its groups,
@@ -220,6 +238,14 @@ class Booster : private StepListener {
   // nothing has changed.
   absl::StatusOr<checkpoint::LoadReport> load_model(const std::string& path,
                                                     const LoadModelOptions& options = {});
+  // Writes an adapter of enable_lora as PEFT has it: a new folder with adapter_model.safetensors and
+  // adapter_config.json, the same bytes under every plugin. Throws Error for an unknown adapter.
+  absl::Status save_adapter(const std::string& path, const SaveAdapterOptions& options = {});
+  // Reads the values of such a folder into an adapter of the same layers and ranks. On an error,
+  // which lists everything that does not fit, nothing has changed.
+  absl::Status load_adapter(
+      const std::string& path, const std::string& adapter = "default",
+      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
   // Saves all states of the optimizer, its options, master weights and step counts, as a folder in
   // the format of checkpoints, which loads under any plugin and number of ranks. With save_model
   // and save_lr_scheduler this is a training state except for random state, loss scale and
@@ -297,6 +323,7 @@ class Booster : private StepListener {
   std::shared_ptr<int64_t> num_steps_ = std::make_shared<int64_t>(0);
   // Of accumulate; the Accumulation has it, too.
   std::shared_ptr<internal::Window> window_ = std::make_shared<internal::Window>();
+  std::unique_ptr<Adapters> adapters_;
   std::unique_ptr<TrainingCheckpoints> checkpoints_;
   // The last member: its destructor waits for the running save, which may use the others.
   std::unique_ptr<SaveRunner> saves_;

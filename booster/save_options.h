@@ -54,6 +54,16 @@ struct SaveModelOptions {
   std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
 };
 
+struct SaveAdapterOptions {
+  std::string adapter = "default";
+  // For adapter_config.json: where the base model is, and what it is for.
+  std::string base_model = {};
+  std::string task_type = "CAUSAL_LM";
+  bool f32_masters = true;  // as in SaveModelOptions
+  bool use_async = false;   // as in FileOptions
+  std::shared_ptr<checkpoint::FileSystem> files = checkpoint::RealFileSystem();
+};
+
 struct LoadModelOptions {
   // false: missing and unexpected tensors are reported and not refused.
   bool strict = true;

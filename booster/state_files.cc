@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "apogee/booster/lora/adapters.h"
 #include "apogee/booster/replica_check.h"
 #include "apogee/booster/state_sections.h"
 #include "apogee/checkpoint/agreement.h"
@@ -86,17 +87,44 @@ absl::StatusOr<checkpoint::LoadReport> StateFiles::LoadModel(const std::string& 
   runner_.Settle();  // the running save may write these files
   // If ranks step alone, the next average would overwrite the loaded values.
   SyncReplicas(parts_.plugin, parts_.optimizer);
-  std::vector<checkpoint::TensorPart> parts = WeightsOf(parts_.model, parts_.plugin);
-  // Masters are read from the file, not from the weights, which are rounded to the working dtype.
-  for (const optim::ParamView& view : parts_.optimizer.views()) {
-    if (view.own_master().defined())
-      parts.push_back({view.name(), view.own_master(), view.layout()});
-  }
-  return checkpoint::LoadModelWeights({options.files, path}, parts,
+  return checkpoint::LoadModelWeights({options.files, path}, PartsToLoad(),
                                       {.strict = options.strict,
                                        .model_prefix = options.model_prefix,
                                        .file_prefix = options.file_prefix},
                                       parts_.plugin.group());
+}
+
+// Masters are read from the file, not from the weights, which are rounded to the working dtype.
+std::vector<checkpoint::TensorPart> StateFiles::PartsToLoad() const {
+  std::vector<checkpoint::TensorPart> parts = WeightsOf(parts_.model, parts_.plugin);
+  for (const optim::ParamView& view : parts_.optimizer.views()) {
+    if (view.own_master().defined())
+      parts.push_back({view.name(), view.own_master(), view.layout()});
+  }
+  return parts;
+}
+
+absl::Status StateFiles::SaveAdapter(const Adapters& adapters, const std::string& path,
+                                     const SaveAdapterOptions& options) {
+  APOGEE_RETURN_IF_ERROR(runner_.Wait());
+  SyncReplicas(parts_.plugin, parts_.optimizer);
+  const comm::GroupPtr group = parts_.plugin.group();
+  std::vector<checkpoint::TensorPart> parts = adapters.OwnOf(
+      "save_adapter", parts_.model, options.adapter, WeightsOf(parts_.model, parts_.plugin));
+  if (options.f32_masters) UseMasters(parts_.optimizer, group, parts);
+  APOGEE_RETURN_IF_ERROR(CheckReplicas("save_adapter", parts, group));
+  APOGEE_ASSIGN_OR_RETURN(const SaveRunner::Save save,
+                          adapters.PlanSave(parts_.model, options, parts, group));
+  return Write(path, options.use_async, options.files, save);
+}
+
+absl::Status StateFiles::LoadAdapter(const Adapters& adapters, const std::string& path,
+                                     const std::string& adapter, const Files& files) {
+  runner_.Settle();
+  SyncReplicas(parts_.plugin, parts_.optimizer);
+  return adapters.Load(parts_.model, adapter, {files, path},
+                       adapters.OwnOf("load_adapter", parts_.model, adapter, PartsToLoad()),
+                       parts_.plugin.group());
 }
 
 absl::Status StateFiles::SaveOptimizer(const std::string& path, const FileOptions& options) {

@@ -20,6 +20,8 @@
 
 namespace apogee {
 
+class Adapters;  // lora/adapters.h
+
 class StateFiles {
  public:
   using Files = std::shared_ptr<checkpoint::FileSystem>;
@@ -30,6 +32,10 @@ class StateFiles {
   absl::Status SaveModel(const std::string& path, const SaveModelOptions& options);
   absl::StatusOr<checkpoint::LoadReport> LoadModel(const std::string& path,
                                                    const LoadModelOptions& options);
+  absl::Status SaveAdapter(const Adapters& adapters, const std::string& path,
+                           const SaveAdapterOptions& options);
+  absl::Status LoadAdapter(const Adapters& adapters, const std::string& path,
+                           const std::string& adapter, const Files& files);
   absl::Status SaveOptimizer(const std::string& path, const FileOptions& options);
   absl::Status LoadOptimizer(const std::string& path, const Files& files);
   // Throw Error without a schedule.
@@ -37,6 +43,8 @@ class StateFiles {
   absl::Status LoadScheduler(const std::string& path, const Files& files);
 
  private:
+  // The weights and, beside them, the masters that they are rounded from.
+  std::vector<checkpoint::TensorPart> PartsToLoad() const;
   absl::Status Write(const std::string& path, bool use_async, const Files& files,
                      const SaveRunner::Save& save);
 

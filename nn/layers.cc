@@ -10,6 +10,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/embedding.h"
 #include "apogee/autograd/functions/norm.h"
+#include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/node.h"
 #include "apogee/nn/init.h"
 
@@ -74,23 +75,19 @@ Linear::Linear(ParameterPtr weight, ParameterPtr bias, const LinearOptions& opti
                " initialises it; leave options.init out");
 }
 
+std::pair<int64_t, int64_t> Linear::sizes() const {
+  const Shape& shape = weight_->shape();
+  return layout() == WeightLayout::kOutIn ? std::pair{shape[1], shape[0]}
+                                          : std::pair{shape[0], shape[1]};
+}
+
 void Linear::AddAdapter(const LayerAdapter& adapter) {
-  const int64_t in = weight_->shape()[layout() == WeightLayout::kOutIn ? 1 : 0];
-  const int64_t out = weight_->shape().numel() / in;
+  const auto [in, out] = sizes();
   const double bound = 1 / std::sqrt(static_cast<double>(in));
   const auto make = [&](const char* kind, const Shape& shape, const Init& init) {
     ParameterPtr made =
-        RegisterParameter(std::string(kind) + "." + adapter.adapter + ".weight", shape, init);
-    const PhiloxKey key = MakeKey(adapter.seed, made->name());
-    if (!weight_->has_value()) return made;  // Initialize gives it one
-    const auto value = [shape, init, key, dtype = weight_->dtype(), context = weight_->context()] {
-      return FirstValue(shape, init, key, dtype, context);
-    };
-    if (weight_->is_lazy()) {
-      made->set_lazy_value({weight_->dtype(), weight_->context(), value});
-    } else {
-      made->set_value(value());
-    }
+        RegisterParameter(internal::Concat(kind, ".", adapter.adapter, ".weight"), shape, init);
+    GiveFirstValue(*made, init, adapter.seed, *weight_);
     return made;
   };
   LoraFactors factors{.adapter = adapter.adapter,
@@ -106,10 +103,9 @@ void Linear::AddAdapter(const LayerAdapter& adapter) {
   adapters_.push_back(std::move(factors));
 }
 
-void Linear::SetActiveAdapters(const std::vector<std::string>& adapters) {
-  for (LoraFactors& factors : adapters_) {
-    factors.is_active = std::ranges::find(adapters, factors.adapter) != adapters.end();
-  }
+Tensor Linear::Merged(const LoraFactors& factors) const {
+  const Tensor merged = MergedWeight(factors, {*weight_, layout()}).To(weight_->dtype());
+  return layout() == WeightLayout::kOutIn ? merged : merged.Transpose(0, 1).Contiguous();
 }
 
 Tensor Linear::Finish(const Tensor& x, const Tensor& product, const AdapterOps& ops) {
@@ -153,7 +149,46 @@ Embedding::Embedding(int64_t vocab, int64_t dim, const Init& init, int64_t paddi
 }
 
 Tensor Embedding::Forward(const Tensor& tokens) {
-  return autograd::Embedding(tokens, weight_->value(), {}, padding_id_);
+  const auto look_up = [&](const Tensor& table) {
+    return autograd::Embedding(tokens, table, {}, padding_id_);
+  };
+  return Finish(look_up(weight_->value()), look_up);
+}
+
+std::pair<int64_t, int64_t> Embedding::sizes() const {
+  return {weight_->shape()[0], weight_->shape()[1]};
+}
+
+void Embedding::AddAdapter(const LayerAdapter& adapter) {
+  const auto [vocab, dim] = sizes();
+  const auto make = [&](const char* kind, const Shape& shape, const Init& init) {
+    ParameterPtr made =
+        RegisterParameter(internal::Concat(kind, ".", adapter.adapter), shape, init);
+    GiveFirstValue(*made, init, adapter.seed, *weight_);
+    return made;
+  };
+  adapters_.push_back({.adapter = adapter.adapter,
+                       .a = make("lora_embedding_A", {adapter.rank, vocab}, Init::Constant(0)),
+                       .b = make("lora_embedding_B", {dim, adapter.rank}, Init::Normal(0, 1)),
+                       .magnitude = nullptr,
+                       .scale = adapter.scale});
+}
+
+Tensor Embedding::Finish(const Tensor& y,
+                         const std::function<Tensor(const Tensor& table)>& look_up) const {
+  Tensor sum = y;
+  for (const LoraFactors& factors : adapters_) {
+    if (!factors.is_active) continue;
+    const Tensor table = autograd::Contiguous(autograd::Transpose(factors.a->value(), 0, 1));
+    const Tensor low = autograd::Scale(look_up(table), factors.scale);
+    const Tensor own = autograd::Linear(autograd::Cast(low, y.dtype()), factors.b->value(), {});
+    sum = autograd::Add(sum, own);
+  }
+  return sum;
+}
+
+Tensor Embedding::Merged(const LoraFactors& factors) const {
+  return MergedTable(factors, *weight_).To(weight_->dtype());
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps)

@@ -54,17 +54,8 @@ struct LinearOptions {
   std::optional<double> soft_cap = {};
 };
 
-// An adapter of one layer; nn/lora/lora.h makes them for a model.
-struct LayerAdapter {
-  std::string adapter;
-  int64_t rank = 8;
-  double scale = 1, dropout = 0;
-  bool use_dora = false;
-  uint64_t seed = 0;
-};
-
 // Parameters: "weight" and, with bias, "bias" [out]. x [.., in] -> [.., out]. Adapters add more.
-class Linear : public Module, public Configured {
+class Linear : public Module, public Configured, public Adaptable {
  public:
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
   // Tied: uses `weight`, shaped as options.layout says, and `bias` [out], null: none. Other modules
@@ -73,7 +64,7 @@ class Linear : public Module, public Configured {
                   const LinearOptions& options = {});
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
-  const ParameterPtr& weight() const { return weight_; }
+  const ParameterPtr& weight() const override { return weight_; }
   // Null without a bias.
   const ParameterPtr& bias() const { return bias_; }
   WeightLayout layout() const { return options_.layout; }
@@ -82,16 +73,14 @@ class Linear : public Module, public Configured {
   // Of the result: autograd::LinearOptions::out_dtype.
   std::optional<DType> out_dtype() const;
 
-  // The weight has a value, and there is no adapter of this name. Called before boost.
-  void AddAdapter(const LayerAdapter& adapter);
-  void SetActiveAdapters(const std::vector<std::string>& adapters);
-  const std::vector<LoraFactors>& adapters() const { return adapters_; }
+  void AddAdapter(const LayerAdapter& adapter) override;
+  std::pair<int64_t, int64_t> sizes() const override;
+  Tensor Merged(const LoraFactors& factors) const override;
   // The result of an adapted layer. `product`: x W alone, in ComputeDType(x.dtype()).
   Tensor Finish(const Tensor& x, const Tensor& product, const AdapterOps& ops);
 
  private:
   LinearOptions options_;
-  std::vector<LoraFactors> adapters_;
   ParameterPtr weight_, bias_;
 };
 
@@ -99,16 +88,23 @@ class Linear : public Module, public Configured {
 Tensor CapLogits(const Tensor& logits, const std::optional<double>& soft_cap);
 
 // Parameter: "weight" [vocab, dim]. tokens i64 [..] -> [.., dim]. Lookups of padding_id give no
-// gradient; -1: there is none. Its row begins like any other.
-class Embedding : public Module, public Configured {
+// gradient; -1: there is none. Its row begins like any other. Adapters add more parameters.
+class Embedding : public Module, public Configured, public Adaptable {
  public:
   // Throws Error unless padding_id is -1 or in [0, vocab).
   Embedding(int64_t vocab, int64_t dim, const Init& init = Init::Normal(0, 1),
             int64_t padding_id = -1);
   Tensor Forward(const Tensor& tokens) override;
   void DescribeConfig(ConfigTexts& texts) const override;
-  const ParameterPtr& weight() const { return weight_; }
+  const ParameterPtr& weight() const override { return weight_; }
   int64_t padding_id() const { return padding_id_; }
+
+  void AddAdapter(const LayerAdapter& adapter) override;
+  std::pair<int64_t, int64_t> sizes() const override;
+  Tensor Merged(const LoraFactors& factors) const override;
+  // The result of an adapted layer: y + scale * B A[tokens]. `look_up`: the rows of a table
+  // [vocab, rank] for the tokens.
+  Tensor Finish(const Tensor& y, const std::function<Tensor(const Tensor& table)>& look_up) const;
 
  private:
   int64_t padding_id_;

@@ -20,6 +20,8 @@ Comparison ReplayCompressedAllReduce(const GoldenCase& golden, DType dtype);
 Comparison ReplayModel(const GoldenCase& golden, DType dtype);
 // A folder with a Hugging Face model, by its expected.safetensors.
 Comparison ReplayHfModel(const std::string& path, const ContextPtr& context, DType dtype);
+// A folder with an adapter of PEFT, by its expected.safetensors.
+Comparison ReplayPeft(const std::string& path, const ContextPtr& context, DType dtype);
 // The same weights under other names, by their expected.json.
 Comparison ReplayHfAlias(const std::string& path);
 // Token files, by their expected.json.

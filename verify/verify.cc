@@ -61,12 +61,18 @@ Comparison ReplayExpected(const std::string& path) {
   return is_alias ? ReplayHfAlias(path) : ReplayDataset(path);
 }
 
+// A model, or an adapter of one.
+Comparison ReplayFolder(const std::string& path, const ContextPtr& context, DType dtype) {
+  const bool is_adapter = fs::exists(fs::path(path).parent_path() / "adapter_config.json");
+  return is_adapter ? ReplayPeft(path, context, dtype) : ReplayHfModel(path, context, dtype);
+}
+
 constexpr std::array<FolderReplay, 3> kFolderReplays = {{
     {"cases.json",
      [](const std::string& path, const ContextPtr&, DType) { return ReplayTokenizer(path); }},
     {"expected.json",
      [](const std::string& path, const ContextPtr&, DType) { return ReplayExpected(path); }},
-    {"expected.safetensors", &ReplayHfModel},
+    {"expected.safetensors", &ReplayFolder},
 }};
 
 // Null if the file records only itself.

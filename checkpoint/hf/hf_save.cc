@@ -73,6 +73,9 @@ absl::Status Publish(FileSystem& files, NewFolder& folder, const SavePlan& plan,
     APOGEE_RETURN_IF_ERROR(WriteTextFile(files, JoinPath(folder.temporary(), "config.json"),
                                          WithDType(options.config_json, dtypes)));
   }
+  for (const auto& [name, text] : options.texts) {
+    APOGEE_RETURN_IF_ERROR(WriteTextFile(files, JoinPath(folder.temporary(), name), text));
+  }
   return folder.Publish();
 }
 
@@ -96,8 +99,9 @@ class PlannedWeights : public PlannedSave {
     WeightsWriter writer(*target.files, parts_, plan_, fused_, group);
     absl::Status status;
     for (size_t i = 0; i < shards_.size() && status.ok(); ++i) {
-      status =
-          writer.WriteFile(JoinPath(folder.temporary(), HfFileName(i, shards_.size())), shards_[i]);
+      const std::string name =
+          shards_.size() == 1 ? options_.single_name : HfFileName(i, shards_.size());
+      status = writer.WriteFile(JoinPath(folder.temporary(), name), shards_[i]);
     }
     if (status.ok()) {
       absl::Status published;

@@ -67,7 +67,8 @@ absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
     wanted.push_back(
         {target.name, target.layout.logical_shape(), target.value.dtype(), target.value.raw()});
   }
-  const absl::StatusOr<HfWeights> weights = HfWeights::Open(source.files, source.path);
+  const absl::StatusOr<HfWeights> weights =
+      HfWeights::Open(source.files, source.path, options.single_name);
   absl::StatusOr<HfFit> fit = weights.ok() ? CompareNames(*weights, wanted, options, source.path)
                                            : absl::StatusOr<HfFit>(weights.status());
   APOGEE_RETURN_IF_ERROR(AgreeOnStatus(fit.status(), group));
@@ -85,10 +86,14 @@ absl::StatusOr<LoadReport> LoadModelWeights(const CheckpointTarget& source,
 }
 
 absl::StatusOr<HfWeights> HfWeights::Open(const std::shared_ptr<FileSystem>& files,
-                                          const std::string& path) {
+                                          const std::string& path, const std::string& single_name) {
   APOGEE_ASSIGN_OR_RETURN(const std::vector<std::string> names, files->List(path));
-  const bool single = std::ranges::binary_search(names, std::string(kHfSingleName));
-  const bool indexed = std::ranges::binary_search(names, std::string(kHfIndexName));
+  const bool single = std::ranges::binary_search(names, single_name);
+  const bool indexed =
+      single_name == kHfSingleName && std::ranges::binary_search(names, std::string(kHfIndexName));
+  if (!single && single_name != kHfSingleName) {
+    return NotFound(path, ": has no ", single_name);
+  }
   if (single && indexed) {
     return InvalidArgument(path, ": has both ", kHfSingleName, " and ", kHfIndexName,
                            "; remove the one that is out of date");
@@ -97,7 +102,7 @@ absl::StatusOr<HfWeights> HfWeights::Open(const std::shared_ptr<FileSystem>& fil
   HfWeights weights;
   HfIndex index;
   std::set<std::string> file_names;
-  if (single) file_names.insert(kHfSingleName);
+  if (single) file_names.insert(single_name);
   if (indexed) {
     const std::string name = JoinPath(path, kHfIndexName);
     APOGEE_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(*files, name, kMaxHeaderBytes));

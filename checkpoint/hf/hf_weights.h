@@ -48,6 +48,10 @@ struct SaveWeightsOptions {
   // true: the experts of a layer in one tensor, as the transformers library has them in memory
   // (docs/moe.md). Rank 0 then needs memory for one such tensor. false: a tensor per expert.
   bool fuse_experts = false;
+  // The name of a single file.
+  std::string single_name = kHfSingleName;
+  // Further files of the folder: names and texts.
+  std::map<std::string, std::string> texts = {};
   // Written as config.json unless empty. The values of its fields "dtype" and "torch_dtype", to
   // which the transformers library converts weights, become the dtype that is saved; the rest
   // stays.
@@ -75,6 +79,8 @@ struct LoadWeightsOptions {
   std::string file_prefix = {};
   // If neither is given and tensors of the files are unexpected, the prefix with which none is. If
   // there are several such prefixes, an error names them.
+  // Another name: only that file is read.
+  std::string single_name = kHfSingleName;
 };
 
 // Fills the first layout.local_numel() elements of every target from the tensor of its name,
@@ -98,7 +104,8 @@ class HfWeights {
   // Errors as in LoadModelWeights. InvalidArgument for a folder with both a single file and an
   // index.
   static absl::StatusOr<HfWeights> Open(const std::shared_ptr<FileSystem>& files,
-                                        const std::string& path);
+                                        const std::string& path,
+                                        const std::string& single_name = kHfSingleName);
 
   struct Place {
     const OpenTensorFile* file;

@@ -2,8 +2,11 @@
 
 #include "apogee/nn/lora/adapter.h"
 
+#include <algorithm>
+
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
+#include "apogee/nn/init.h"
 #include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::nn {
@@ -35,6 +38,25 @@ Tensor Gain(const LoraFactors& factors, const Tensor& sum, const AdapterOps& ops
 
 }  // namespace
 
+void Adaptable::SetActiveAdapters(const std::vector<std::string>& adapters) {
+  for (LoraFactors& factors : adapters_) {
+    factors.is_active = std::ranges::find(adapters, factors.adapter) != adapters.end();
+  }
+}
+
+void GiveFirstValue(Parameter& factor, const Init& init, uint64_t seed, const Parameter& weight) {
+  if (!weight.has_value()) return;
+  const auto make = [shape = factor.shape(), init, key = MakeKey(seed, factor.name()),
+                     dtype = weight.dtype(), context = weight.context()] {
+    return FirstValue(shape, init, key, dtype, context);
+  };
+  if (weight.is_lazy()) {
+    factor.set_lazy_value({weight.dtype(), weight.context(), make});
+  } else {
+    factor.set_value(make());
+  }
+}
+
 Tensor WithAdapter(const Tensor& x, const Tensor& product, const LoraFactors& factors,
                    const AdaptedWeight& base, const AdapterOps& ops, bool training,
                    Generator& generator) {
@@ -57,6 +79,14 @@ Tensor RowNorms(const LoraFactors& factors, const AdaptedWeight& base) {
   const autograd::NoGradGuard no_grad;
   const Tensor sum = Sum(factors, base);
   return autograd::Sqrt(autograd::Sum(autograd::Square(sum), {1})).To(base.weight.dtype());
+}
+
+Tensor MergedTable(const LoraFactors& factors, const Parameter& weight) {
+  const autograd::NoGradGuard no_grad;
+  const DType wide = ComputeDType(weight.dtype());
+  const Tensor product = autograd::MatMul(factors.b->value().To(wide), factors.a->value().To(wide));
+  return autograd::Add(weight.value().To(wide),
+                       autograd::Scale(product.Transpose(0, 1).Contiguous(), factors.scale));
 }
 
 Tensor MergedWeight(const LoraFactors& factors, const AdaptedWeight& base) {

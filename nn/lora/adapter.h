@@ -16,8 +16,9 @@
 #define APOGEE_NN_LORA_ADAPTER_H_
 
 #include <functional>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/linear.h"
@@ -54,6 +55,37 @@ struct AdaptedWeight {
   autograd::WeightLayout layout;
 };
 
+// An adapter of one layer; nn/lora/lora.h makes them for a model.
+struct LayerAdapter {
+  std::string adapter;
+  int64_t rank = 8;
+  double scale = 1, dropout = 0;
+  bool use_dora = false;
+  uint64_t seed = 0;
+};
+
+// A layer that takes adapters: nn::Linear and nn::Embedding.
+class Adaptable {
+ public:
+  virtual ~Adaptable() = default;
+  // There is no adapter of this name. Called before boost.
+  virtual void AddAdapter(const LayerAdapter& adapter) = 0;
+  virtual const ParameterPtr& weight() const = 0;
+  // The numbers of inputs (of an embedding: words) and outputs.
+  virtual std::pair<int64_t, int64_t> sizes() const = 0;
+  // The weight with an active adapter, in the weight's dtype and layout.
+  virtual Tensor Merged(const LoraFactors& factors) const = 0;
+  const std::vector<LoraFactors>& adapters() const { return adapters_; }
+  void SetActiveAdapters(const std::vector<std::string>& adapters);
+
+ protected:
+  std::vector<LoraFactors> adapters_;
+};
+
+// Gives a factor its first value like its layer's weight: at once, when it is read, or, if the
+// weight has none, later by Module::Initialize.
+void GiveFirstValue(Parameter& factor, const Init& init, uint64_t seed, const Parameter& weight);
+
 // `product`, W x without a bias, in the dtype in which 16-bit floats are computed -> the same with
 // the adapter. `x`: this rank's input. `training`: draws dropout from `generator`.
 Tensor WithAdapter(const Tensor& x, const Tensor& product, const LoraFactors& factors,
@@ -62,6 +94,8 @@ Tensor WithAdapter(const Tensor& x, const Tensor& product, const LoraFactors& fa
 
 // The norms of the rows of W + scale * B A, in the weight's dtype: the first magnitude of DoRA.
 Tensor RowNorms(const LoraFactors& factors, const AdaptedWeight& base);
+// Of an embedding: W + scale * (B A)^T, in f32 (f64 for f64) and [vocab, dim]. No graph.
+Tensor MergedTable(const LoraFactors& factors, const Parameter& weight);
 // W + scale * B A, or for DoRA g times that, in f32 (f64 for f64) and [out, in]. No graph.
 Tensor MergedWeight(const LoraFactors& factors, const AdaptedWeight& base);
 

@@ -17,15 +17,15 @@ constexpr const char* kAllLinear = "all-linear";
 // What an adapter does to one layer.
 struct Target {
   std::string name;
-  Linear* layer;
+  Adaptable* layer;
   int64_t rank;
   double alpha;
 };
 
-std::vector<std::pair<std::string, Linear*>> LinearLayers(Module& model) {
-  std::vector<std::pair<std::string, Linear*>> layers;
+std::vector<std::pair<std::string, Adaptable*>> Layers(Module& model) {
+  std::vector<std::pair<std::string, Adaptable*>> layers;
   for (const auto& [name, module] : model.NamedModules()) {
-    if (auto* linear = dynamic_cast<Linear*>(module)) layers.emplace_back(name, linear);
+    if (auto* layer = dynamic_cast<Adaptable*>(module)) layers.emplace_back(name, layer);
   }
   return layers;
 }
@@ -50,7 +50,7 @@ Value OfPattern(const std::map<std::string, Value>& patterns, const std::string&
 class Plan {
  public:
   Plan(Module& model, const LoraOptions& options, const std::string& adapter)
-      : options_(options), layers_(LinearLayers(model)) {
+      : options_(options), layers_(Layers(model)) {
     for (const auto& [name, layer] : layers_) layer_names_.push_back(name);
     CheckOptions(adapter);
     if (model.is_closed()) {
@@ -96,7 +96,8 @@ class Plan {
     for (const auto& [name, layer] : layers_) {
       bool selected = false;
       for (const std::string& key : options_.targets) {
-        const bool all = key == kAllLinear && !IsOutput(name);
+        const bool all =
+            key == kAllLinear && dynamic_cast<const Linear*>(layer) != nullptr && !IsOutput(name);
         if (!all && !LoraNameMatches(key, name)) continue;
         selected = true;
         unmatched.erase(key);
@@ -122,7 +123,15 @@ class Plan {
 
   void CheckLayer(const Target& target, const std::string& adapter) {
     const Parameter& weight = *target.layer->weight();
-    const int64_t most = std::min(weight.shape()[0], weight.shape()[1]);
+    const auto [in, out] = target.layer->sizes();
+    const int64_t most = std::min(in, out);
+    if (dynamic_cast<const Embedding*>(target.layer) != nullptr &&
+        (options_.use_dora || options_.dropout > 0)) {
+      AddProblem(
+          problems, "\"", target.name,
+          "\" is an embedding, for which there is neither use_dora nor dropout; leave it out "
+          "of targets, or these out of options");
+    }
     if (target.rank < 1 || target.rank > most) {
       AddProblem(problems, "rank must be in [1, ", most, "] for \"", target.name, "\" ",
                  weight.shape(), ", got ", target.rank);
@@ -153,7 +162,7 @@ class Plan {
   }
 
   const LoraOptions& options_;
-  const std::vector<std::pair<std::string, Linear*>> layers_;
+  const std::vector<std::pair<std::string, Adaptable*>> layers_;
   std::vector<std::string> layer_names_;
 };
 
@@ -166,8 +175,9 @@ void Freeze(Module& model, const Plan& plan, LoraBias bias) {
     for (const ParameterPtr& parameter : module->Parameters()) trained.insert(parameter.get());
   }
   for (const Target& target : plan.targets) {
-    const bool also = bias != LoraBias::kNone && target.layer->bias() != nullptr;
-    if (also) trained.insert(target.layer->bias().get());
+    const auto* const linear = dynamic_cast<const Linear*>(target.layer);
+    const bool also = bias != LoraBias::kNone && linear != nullptr && linear->bias() != nullptr;
+    if (also) trained.insert(linear->bias().get());
   }
   const bool first = std::ranges::none_of(
       AdaptedLayers(model), [](const auto& layer) { return layer.second->adapters().size() > 1; });
@@ -204,8 +214,36 @@ void AddLora(Module& model, const LoraOptions& options, const std::string& adapt
   Freeze(model, plan, options.bias);
 }
 
-std::vector<std::pair<std::string, Linear*>> AdaptedLayers(Module& model) {
-  std::vector<std::pair<std::string, Linear*>> layers = LinearLayers(model);
+std::map<std::string, Shape> PlannedTensors(Module& model, const LoraOptions& options,
+                                            const std::string& adapter) {
+  const Plan plan(model, options, adapter);
+  APOGEE_CHECK(plan.problems.empty(), "lora: cannot add the adapter:", plan.problems);
+  std::map<std::string, Shape> tensors;
+  std::set<const Parameter*> biases;
+  for (const Target& target : plan.targets) {
+    const auto [in, out] = target.layer->sizes();
+    const auto* const linear = dynamic_cast<const Linear*>(target.layer);
+    const std::string kind = linear != nullptr ? ".lora_" : ".lora_embedding_";
+    const std::string end = linear != nullptr ? ".weight" : "";
+    tensors.emplace(target.name + kind + "A" + end, Shape{target.rank, in});
+    tensors.emplace(target.name + kind + "B" + end, Shape{out, target.rank});
+    if (options.use_dora) tensors.emplace(target.name + ".lora_magnitude_vector", Shape{out});
+    if (options.bias == LoraBias::kNone || linear == nullptr || linear->bias() == nullptr) continue;
+    tensors.emplace(target.name + ".base_layer.bias", linear->bias()->shape());
+    biases.insert(linear->bias().get());
+  }
+  for (const Module* module : plan.modules_to_save) {
+    for (const ParameterPtr& p : module->Parameters()) tensors.emplace(p->name(), p->shape());
+  }
+  for (const ParameterPtr& p : model.Parameters()) {
+    const bool is_bias = options.bias == LoraBias::kAll && p->name().ends_with("bias");
+    if (is_bias && !biases.contains(p.get())) tensors.emplace(p->name(), p->shape());
+  }
+  return tensors;
+}
+
+std::vector<std::pair<std::string, Adaptable*>> AdaptedLayers(Module& model) {
+  std::vector<std::pair<std::string, Adaptable*>> layers = Layers(model);
   std::erase_if(layers, [](const auto& layer) { return layer.second->adapters().empty(); });
   return layers;
 }

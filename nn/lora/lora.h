@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Adapters of low rank (Hu et al., "LoRA", 2021) for the nn::Linear layers of a model, as PEFT has
-// them. The model's own parameters are frozen; an optimizer then trains the factors only.
+// Adapters of low rank (Hu et al., "LoRA", 2021) for the nn::Linear and nn::Embedding layers of a
+// model, as PEFT has them. The model's own parameters are frozen; an optimizer then trains the factors only.
 //
 //   model.Initialize(context, {.seed = 1});
 //   nn::AddLora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
@@ -60,11 +60,48 @@ struct LoraOptions {
 void AddLora(Module& model, const LoraOptions& options, const std::string& adapter = "default");
 
 // The adapted layers of a model, by their full names.
-std::vector<std::pair<std::string, Linear*>> AdaptedLayers(Module& model);
+std::vector<std::pair<std::string, Adaptable*>> AdaptedLayers(Module& model);
 
 // Only these adapters take part from now on; none: the model without adapters. Frozen or not, all
 // keep their values. Throws Error for an unknown name.
 void SetActiveAdapters(Module& model, const std::vector<std::string>& adapters);
+
+// The names and shapes of the tensors that AddLora would add or train, as AdapterTensors names them.
+// Throws Error as AddLora does. Changes nothing.
+std::map<std::string, Shape> PlannedTensors(Module& model, const LoraOptions& options,
+                                            const std::string& adapter = "default");
+
+// What an adapter trains, in the order of the model, by its names in PEFT's files without
+// "base_model.model.": factors, biases, and the modules to save. `options`: of the adapter.
+std::vector<std::pair<std::string, ParameterPtr>> AdapterTensors(Module& model,
+                                                                 const LoraOptions& options,
+                                                                 const std::string& adapter);
+
+// The weights of a model with an adapter merged into them, until Unmerge or for good:
+//
+//   nn::MergedAdapter merged(model, "default");      // W := W + scale * B A
+//   ... save the model, or run it without the cost of the adapter ...
+//   merged.Unmerge();                                // the old bits: they have been kept
+//
+// The sum is in f32 (f64 for f64) and rounded once to the weight's dtype; for DoRA it is the
+// normalised one. The adapter does not take part meanwhile. Every value must be on this rank
+// (not under ZeRO 3), and with DoRA whole (not under tensor parallelism). Throws Error, with the
+// model unchanged, for another adapter that is active, and for a name that no adapter has.
+class MergedAdapter {
+ public:
+  MergedAdapter(Module& model, const std::string& adapter);
+  MergedAdapter(const MergedAdapter&) = delete;
+  MergedAdapter& operator=(const MergedAdapter&) = delete;
+  // Once.
+  void Unmerge();
+  // Drops the old values: the merged weights stay.
+  void Keep() { bases_.clear(); }
+
+ private:
+  Module& model_;
+  std::string adapter_;
+  std::vector<std::pair<ParameterPtr, Tensor>> bases_;
+};
 
 // Whether `key`, a target or pattern, selects the name of a layer.
 bool LoraNameMatches(const std::string& key, const std::string& name);

@@ -185,6 +185,7 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
       return Cut(linear->weight(), ShardAlong(FeatureDim(*linear, false), rule), rule);
     case kVocabulary:
       if (const auto* embedding = dynamic_cast<Embedding*>(&module)) {
+        for (const LoraFactors& factors : embedding->adapters()) Cut(factors.a, {.dim = 1}, rule);
         return Cut(embedding->weight(), {.dim = 0, .pad = true}, rule);
       }
       if (linear == nullptr) return wrong("nn::Embedding or nn::Linear");
@@ -229,7 +230,12 @@ void PlanMatch::Add(const std::string& name, Module& module, const PlanRule& rul
 void PlanMatch::CutFactors(const Linear& linear, const TensorShard& shard, const PlanRule& rule) {
   for (const LoraFactors& factors : linear.adapters()) {
     Cut(factors.b, shard, rule);
-    if (factors.magnitude != nullptr) Cut(factors.magnitude, shard, rule);
+    if (factors.magnitude == nullptr) continue;
+    Cut(factors.magnitude, shard, rule);
+    if (factors.magnitude->shape()[0] % tp_ != 0) {
+      Problem(rule, Concat(factors.magnitude->name(), " ", factors.magnitude->shape(),
+                           " does not divide by tp ", tp_, ", and rows of padding have no norm"));
+    }
   }
 }
 

@@ -292,15 +292,13 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
   const comm::GroupPtr group = group_;
   if (auto* embedding = dynamic_cast<Embedding*>(&module)) {
     const ops::VocabPart part = PartOf(LogicalShape(*embedding->weight())[0], group);
-    if (options_.cut_sequence) {
-      return module.ReplaceForward([embedding, group, part](const Tensor& tokens) {
-        return VocabParallelEmbeddingOfTokens(tokens, embedding->weight()->value(), part, group,
-                                              embedding->padding_id());
-      });
-    }
-    return module.ReplaceForward([embedding, group, part](const Tensor& tokens) {
-      return VocabParallelEmbedding(tokens, embedding->weight()->value(), part, group,
-                                    embedding->padding_id());
+    const auto function =
+        options_.cut_sequence ? VocabParallelEmbeddingOfTokens : VocabParallelEmbedding;
+    return module.ReplaceForward([embedding, group, part, function](const Tensor& tokens) {
+      const auto look_up = [&](const Tensor& table) {
+        return function(tokens, table, part, group, embedding->padding_id());
+      };
+      return embedding->Finish(look_up(embedding->weight()->value()), look_up);
     });
   }
   auto& linear = dynamic_cast<Linear&>(module);
