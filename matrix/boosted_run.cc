@@ -108,6 +108,7 @@ class RankRun {
          [this](const autograd::Parameter& p, const Tensor& t) { return PartOf(p, t); }});
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
     if (hybrid_ != nullptr) SabotageExperts(sabotage_, *model_, *boosted_, *hybrid_);
+    SabotageAdapters(sabotage_, *model_, *made_->plugin, hybrid_);
   }
 
   void Train() {

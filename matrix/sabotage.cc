@@ -22,8 +22,17 @@ class DoneWork : public comm::Work {
 }  // namespace
 
 std::vector<std::string> SabotageNames() {
-  return {"none",        "local_stats",     "drop_collective",   "none_as_zero",        "no_update",
-          "expert_mean", "norm_without_ep", "aux_loss_per_rank", "router_gradient_lost"};
+  return {"none",
+          "local_stats",
+          "drop_collective",
+          "none_as_zero",
+          "no_update",
+          "expert_mean",
+          "norm_without_ep",
+          "aux_loss_per_rank",
+          "router_gradient_lost",
+          "lora_factor_not_summed",
+          "adapter_of_rank_zero"};
 }
 
 Sabotage SabotageFromName(const std::string& name) {
@@ -90,6 +99,25 @@ void SabotageExperts(Sabotage sabotage, nn::Module& model, optim::Optimizer& opt
     if (sabotage == Sabotage::kExpertMean && experts->IsExpert(*parameter)) factor = ep;
     const bool routes = parameter->name().ends_with("mlp.gate.weight");
     if (sabotage == Sabotage::kRouterGradientLost && routes) factor = 0;
+    if (factor == 1) continue;
+    parameter->AddGradHook([factor](autograd::Parameter& own) {
+      if (own.has_grad()) own.set_grad(ops::Scale(own.grad(), factor));
+    });
+  }
+}
+
+void SabotageAdapters(Sabotage sabotage, nn::Module& model, const Plugin& plugin,
+                      const HybridParallelPlugin* hybrid) {
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (!parameter->is_here() || parameter->name().find(".lora_") == std::string::npos) continue;
+    double factor = 1;
+    if (sabotage == Sabotage::kAdapterOfRankZero) {
+      factor = plugin.data_rank() == 0 ? plugin.data_size() : 0;
+    }
+    if (sabotage == Sabotage::kLoraFactorNotSummed && hybrid != nullptr && !parameter->is_part()) {
+      const int tp = hybrid->mesh().size(comm::Axis::kTp);
+      factor = static_cast<double>(1 + hybrid->mesh().coordinate(comm::Axis::kTp)) / tp;
+    }
     if (factor == 1) continue;
     parameter->AddGradHook([factor](autograd::Parameter& own) {
       if (own.has_grad()) own.set_grad(ops::Scale(own.grad(), factor));

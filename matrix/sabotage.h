@@ -13,6 +13,11 @@
 //   norm_without_ep       statistics and the norm are not summed over the axis ep
 //   aux_loss_per_rank     auxiliary losses count the tokens of this rank only
 //   router_gradient_lost  routers get gradients of zeros
+//
+// Of models with adapters:
+//
+//   lora_factor_not_summed  under tensor parallelism each rank has an addend of a factor's gradient
+//   adapter_of_rank_zero    only the samples of data-parallel rank 0 train the adapter
 #ifndef APOGEE_MATRIX_SABOTAGE_H_
 #define APOGEE_MATRIX_SABOTAGE_H_
 
@@ -36,6 +41,8 @@ enum class Sabotage : int {
   kNormWithoutEp,
   kAuxLossPerRank,
   kRouterGradientLost,
+  kLoraFactorNotSummed,
+  kAdapterOfRankZero,
 };
 
 // The names above, with "none" first.
@@ -61,6 +68,10 @@ class UnsummedGroup : public comm::Group {
 // Call it after boost: the sabotages of models with experts. Others do nothing.
 void SabotageExperts(Sabotage sabotage, nn::Module& model, optim::Optimizer& optimizer,
                      const HybridParallelPlugin& plugin);
+
+// Call it after boost: the sabotages of models with adapters. Others do nothing.
+void SabotageAdapters(Sabotage sabotage, nn::Module& model, const Plugin& plugin,
+                      const HybridParallelPlugin* hybrid);
 
 // Call it before a step: gives every trainable parameter without a gradient a gradient of zeros.
 void FillAbsentGradients(optim::Optimizer& optimizer);

@@ -15,11 +15,11 @@ namespace {
 // W + scale * B A, [out, in].
 Tensor Sum(const LoraFactors& factors, const AdaptedWeight& base) {
   const autograd::NoGradGuard no_grad;
-  const Tensor weight = base.weight.value();
+  const Tensor weight = base.weight.value().Detach();
   const DType wide = ComputeDType(weight.dtype());
   const Tensor out_in =
       base.layout == autograd::WeightLayout::kOutIn ? weight : weight.Transpose(0, 1);
-  const Tensor a = factors.a->value().To(wide), b = factors.b->value().To(wide);
+  const Tensor a = factors.a->value().Detach().To(wide), b = factors.b->value().Detach().To(wide);
   return autograd::Add(out_in.Contiguous().To(wide),
                        autograd::Scale(autograd::MatMul(b, a), factors.scale));
 }
@@ -84,8 +84,9 @@ Tensor RowNorms(const LoraFactors& factors, const AdaptedWeight& base) {
 Tensor MergedTable(const LoraFactors& factors, const Parameter& weight) {
   const autograd::NoGradGuard no_grad;
   const DType wide = ComputeDType(weight.dtype());
-  const Tensor product = autograd::MatMul(factors.b->value().To(wide), factors.a->value().To(wide));
-  return autograd::Add(weight.value().To(wide),
+  const Tensor product =
+      autograd::MatMul(factors.b->value().Detach().To(wide), factors.a->value().Detach().To(wide));
+  return autograd::Add(weight.value().Detach().To(wide),
                        autograd::Scale(product.Transpose(0, 1).Contiguous(), factors.scale));
 }
 

@@ -148,6 +148,22 @@ TEST(SabotageTest, ExpertsNeedTheirMeansNormsLossesAndRouters) {
   ExpectGreen(cell("gemini_ep2", 4, "moe_aux", "adalomo"));
 }
 
+TEST(SabotageTest, AdaptersNeedTheSumsOfTheirFactorsAndAllRanks) {
+  const auto cell = [](const std::string& plugin, const std::string& workload) {
+    for (const Cell& cell : AllCells(LibraryCatalog())) {
+      const bool fits = cell.optimizer == "adamw" && cell.plugin == plugin &&
+                        cell.workload == workload && cell.precision != "bf16";
+      if (fits) return cell.name();
+    }
+    return std::string();
+  };
+  ExpectGreen(cell("hybrid_tp2_zero1", "lora"));
+  ExpectRed(cell("hybrid_tp2_zero1", "lora"), Sabotage::kLoraFactorNotSummed, "");
+  ExpectRed(cell("hybrid_tp2_zero1", "lora"), Sabotage::kAdapterOfRankZero, "error ");
+  ExpectRed(cell("gemini", "lora_gpt2"), Sabotage::kAdapterOfRankZero, "error ");
+  ExpectRed(cell("zero2", "lora"), Sabotage::kAdapterOfRankZero, "error ");
+}
+
 TEST(SabotageTest, HybridRunsNeedStatisticsOfWholeTensors) {
   for (const std::string optimizer : {"lamb", "lars", "adafactor", "came", "adalomo"}) {
     ExpectRed(optimizer + "/hybrid_tp2_zero0/world2/f32/acc1/fed", Sabotage::kLocalStats, "error ");

@@ -31,6 +31,9 @@ if(TARGET apogee_command)
     set_tests_properties(matrix_families_${name} PROPERTIES TIMEOUT ${long_limit}
                          ENVIRONMENT "OMP_WAIT_POLICY=passive")
   endforeach()
+  # Adapters in every layout.
+  add_test(NAME matrix_lora COMMAND apogee_command matrix --only "adamw/*/lora*")
+  set_tests_properties(matrix_lora PROPERTIES TIMEOUT ${long_limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
   # The same with processes for ranks.
   if(APOGEE_HAS_MPI)
     set(matrix ${mpirun} ${MPIEXEC_EXECUTABLE} 4 $<TARGET_FILE:apogee_command> matrix)

@@ -17,6 +17,7 @@ apogee_test(NAME nn_recurrent_test SRCS nn/recurrent_misuse_test.cc nn/recurrent
 apogee_test(NAME nn_batch_norm_test SRCS nn/batch_norm_test.cc LAYERS nn)
 apogee_test(NAME nn_layers_test SRCS nn/layers_test.cc LAYERS nn)
 apogee_test(NAME nn_attention_test SRCS nn/attention_test.cc LAYERS nn)
+apogee_test(NAME nn_lora_test SRCS nn/lora_test.cc LAYERS nn)
 apogee_test(NAME nn_linear_test SRCS nn/linear_test.cc LAYERS nn)
 if(TARGET generate_bench)
   add_test(NAME nn_generate_bench COMMAND generate_bench --quick)
