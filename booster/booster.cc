@@ -86,11 +86,11 @@ void Booster::enable_lora(nn::Module& model, const nn::LoraOptions& options,
   adapters_->Add(model, options, adapter);
 }
 
-absl::Status Booster::enable_lora(nn::Module& model, const std::string& pretrained_dir,
-                                  const std::string& adapter,
-                                  const std::shared_ptr<checkpoint::FileSystem>& files) {
+absl::Status Booster::enable_lora_from(nn::Module& model, const std::string& pretrained_dir,
+                                       const std::string& adapter,
+                                       const std::shared_ptr<checkpoint::FileSystem>& files) {
   APOGEE_CHECK(model_ == nullptr,
-               "enable_lora: this booster already runs a model; call it before boost");
+               "enable_lora_from: this booster already runs a model; call it before boost");
   return adapters_->Add(model, pretrained_dir, adapter, files);
 }
 

@@ -105,7 +105,7 @@ class Booster : private StepListener {
                    const std::string& adapter = "default");
   // Goes on with an adapter of save_adapter or of PEFT. Every rank reads the folder.
   // InvalidArgument, with the model unchanged, lists fields and tensors that do not fit.
-  absl::Status enable_lora(
+  absl::Status enable_lora_from(
       nn::Module& model, const std::string& pretrained_dir, const std::string& adapter = "default",
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
 

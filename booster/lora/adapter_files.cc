@@ -23,9 +23,9 @@ class Listed {
  public:
   template <typename... Parts>
   void Add(const Parts&... parts) {
-    constexpr int kShown = 8;
+    constexpr int kShown = 6;
     if (++count_ <= kShown) AddProblem(text_, parts...);
-    if (count_ == kShown + 1) text_ += "\n  and others";
+    if (count_ == kShown + 1) AddProblem(text_, "and others");
   }
   const std::string& text() const { return text_; }
 
@@ -39,7 +39,7 @@ bool IsBaseOfEmbedding(const std::string& name) { return name.ends_with(".base_l
 
 absl::Status CheckTensors(const HfWeights& weights, const std::map<std::string, Shape>& wanted,
                           const std::string& dir) {
-  Listed problems;
+  Listed problems, unknown;
   for (const auto& [name, shape] : wanted) {
     const auto found = weights.tensors().find(AdapterFileName(name));
     if (found == weights.tensors().end()) {
@@ -55,11 +55,12 @@ absl::Status CheckTensors(const HfWeights& weights, const std::map<std::string, 
     const bool ours =
         name.starts_with(kPrefix) && wanted.contains(name.substr(std::string(kPrefix).size()));
     if (!ours && !IsBaseOfEmbedding(name)) {
-      problems.Add("\"", name, "\" ", Shape(place.entry->shape), " has no place in this model");
+      unknown.Add("\"", name, "\" ", Shape(place.entry->shape), " has no place in this model");
     }
   }
-  if (problems.text().empty()) return absl::OkStatus();
-  return InvalidArgument(dir, ": this adapter is of another base:", problems.text());
+  const std::string text = problems.text() + unknown.text();
+  if (text.empty()) return absl::OkStatus();
+  return InvalidArgument(dir, ": this adapter is of another base:", text);
 }
 
 absl::StatusOr<AdapterConfig> ReadConfig(checkpoint::FileSystem& files, const std::string& dir) {

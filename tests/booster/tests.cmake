@@ -4,6 +4,8 @@ apogee_test(NAME booster_run_config_test SRCS booster/run_config_test.cc LAYERS 
 apogee_test(NAME booster_run_lock_test SRCS booster/run_lock_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME booster_trace_test SRCS booster/trace_test.cc LAYERS booster
             LIBS nlohmann_json::nlohmann_json LABELS threads)
+apogee_test(NAME booster_adapter_test SRCS booster/lora/adapter_test.cc LAYERS booster LABELS threads)
+apogee_mpi_test(NAME booster_adapter_mpi_test SRCS booster/lora/adapter_test.cc LAYERS booster)
 apogee_test(NAME booster_booster_test SRCS booster/booster_test.cc LAYERS booster)
 apogee_test(NAME booster_accumulation_test SRCS booster/accumulation_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME booster_closed_tree_test SRCS booster/closed_tree_test.cc LAYERS booster)

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Booster::enable_lora, save_adapter and load_adapter: the same files under every plugin, a frozen
+// base, states of the adapter alone, and what does not fit.
+#include <gmock/gmock-more-matchers.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "apogee/booster/booster.h"
+#include "apogee/booster/lora/adapter_config.h"
+#include "apogee/checkpoint/format/safetensors_reader.h"
+#include "apogee/nn/losses.h"
+#include "apogee/nn/models/gpt2.h"
+#include "apogee/nn/models/llama.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/plugins/ddp.h"
+#include "apogee/plugins/gemini.h"
+#include "apogee/plugins/hybrid_parallel.h"
+#include "apogee/plugins/low_level_zero.h"
+#include "apogee/plugins/single_rank.h"
+#include "apogee/tests/support/files/shared_temp_dir.h"
+#include "apogee/tests/support/run_ranks.h"
+#include "apogee/tests/support/says.h"
+
+namespace apogee {
+namespace adapter_test {
+
+using apogee::testing::ReadFile;
+using apogee::testing::RunRanks;
+using apogee::testing::Says;
+using apogee::testing::SharedTempDir;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kVocab = 20;
+
+struct Spread {
+  const char* plugin;
+  int ranks;
+};
+
+constexpr Spread kSpreads[] = {{"single", 1}, {"ddp", 2},    {"zero2", 3},
+                               {"gemini", 2}, {"hybrid", 4}, {"pipeline", 2}};
+
+std::unique_ptr<Plugin> Make(const std::string& plugin, const comm::World& world,
+                             Precision precision) {
+  const TrainingOptions training{.precision = precision, .bucket_bytes = 900};
+  if (plugin == "single") return std::make_unique<SingleRankPlugin>(training);
+  if (plugin == "ddp") return std::make_unique<DdpPlugin>(world.group(), training);
+  if (plugin == "gemini") return std::make_unique<GeminiPlugin>(world.group(), training);
+  if (plugin == "zero2") {
+    return std::make_unique<LowLevelZeroPlugin>(world.group(), training,
+                                                LowLevelZeroOptions{.stage = 2});
+  }
+  const bool pipeline = plugin == "pipeline";
+  return std::make_unique<HybridParallelPlugin>(
+      world, training,
+      HybridParallelOptions{.tp_size = pipeline ? 1 : 2,
+                            .pp_size = pipeline ? 2 : 1,
+                            .stage = 1,
+                            .num_microbatches = pipeline ? 2 : 0});
+}
+
+std::unique_ptr<nn::Module> MakeModel(bool gpt2) {
+  if (gpt2) {
+    return std::make_unique<nn::Gpt2>(nn::Gpt2Config{
+        .vocab_size = kVocab, .n_positions = 8, .n_embd = 16, .n_layer = 2, .n_head = 4});
+  }
+  return std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kVocab,
+                                                     .hidden_size = 32,
+                                                     .intermediate_size = 24,
+                                                     .num_hidden_layers = 2,
+                                                     .num_attention_heads = 4,
+                                                     .num_key_value_heads = 2,
+                                                     .max_position_embeddings = 8});
+}
+
+nn::LoraOptions OptionsOf(bool gpt2) {
+  if (gpt2) return {.rank = 2, .alpha = 3, .targets = {"c_attn", "c_proj"}, .use_rslora = true};
+  return {.rank = 2,
+          .alpha = 3,
+          .targets = {"q_proj", "down_proj", "embed_tokens"},
+          .rank_pattern = {{"down_proj", 3}},
+          .modules_to_save = {"lm_head"}};
+}
+
+struct Tuned {
+  Tuned(bool gpt2, const comm::World& world, const std::string& plugin_name,
+        const std::string& adapter_dir = "", uint64_t seed = 1,
+        Precision precision = Precision::kF32)
+      : model(MakeModel(gpt2)), plugin(Make(plugin_name, world, precision)), booster(*plugin) {
+    model->Initialize(world.context(), {.seed = 1});
+    if (adapter_dir.empty()) {
+      nn::LoraOptions options = OptionsOf(gpt2);
+      options.seed = seed;
+      booster.enable_lora(*model, options);
+    } else {
+      OkOrThrow(booster.enable_lora_from(*model, adapter_dir));
+    }
+    optimizer.emplace(model->Parameters(), optim::AdamWOptions{.lr = 0.1});
+    boosted.emplace(booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()}));
+  }
+  void Step(const comm::World& world) {
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < 16; ++i)
+      ids.push_back((i * i * 7 + 3 * i + plugin->data_rank()) % kVocab);
+    const Tensor tokens = Tensor::FromVector(ids, {2, 8}, world.context());
+    booster.execute_pipeline({tokens, tokens}, boosted->model, boosted->criterion,
+                             &boosted->optimizer);
+    boosted->optimizer.step();
+    boosted->optimizer.zero_grad();
+  }
+
+  std::unique_ptr<nn::Module> model;
+  std::unique_ptr<Plugin> plugin;
+  Booster booster;
+  std::optional<optim::AdamW> optimizer;
+  std::optional<Boosted> boosted;
+};
+
+TEST(AdapterTest, TheSameFilesUnderEveryPlugin) {
+  for (const bool gpt2 : {false, true}) {
+    const SharedTempDir folder;
+    RunRanks(1, [&](comm::World& world) {
+      Tuned run(gpt2, world, "single");
+      for (int i = 0; i < 3; ++i) run.Step(world);
+      OkOrThrow(run.booster.save_adapter(folder / "first", {.base_model = "the/base"}));
+    });
+    const std::string want = ReadFile(folder / "first/adapter_model.safetensors");
+    const std::string config = ReadFile(folder / "first/adapter_config.json");
+    ASSERT_FALSE(want.empty());
+    for (const auto& [plugin, ranks] : kSpreads) {
+      const std::string loaded = folder / (std::string("loaded_") + plugin);
+      const std::string began = folder / (std::string("began_") + plugin);
+      RunRanks(ranks, [&](comm::World& world) {
+        Tuned other(gpt2, world, plugin, "", /*seed=*/2);
+        OkOrThrow(other.booster.load_adapter(folder / "first"));
+        OkOrThrow(other.booster.save_adapter(loaded, {.base_model = "the/base"}));
+        Tuned same(gpt2, world, plugin, folder / "first");
+        OkOrThrow(same.booster.save_adapter(began, {.base_model = "the/base"}));
+      });
+      EXPECT_EQ(ReadFile(loaded + "/adapter_model.safetensors"), want) << plugin;
+      EXPECT_EQ(ReadFile(loaded + "/adapter_config.json"), config) << plugin;
+      EXPECT_EQ(ReadFile(began + "/adapter_model.safetensors"), want) << plugin;
+      EXPECT_EQ(ReadFile(began + "/adapter_config.json"), config) << plugin;
+    }
+    const auto file =
+        checkpoint::SafetensorsReader::Open(folder / "first/adapter_model.safetensors");
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_TRUE(file->contains(gpt2 ? "base_model.model.transformer.h.1.attn.c_proj.lora_A.weight"
+                                    : "base_model.model.model.embed_tokens.lora_embedding_B"));
+    EXPECT_EQ(file->entries().size(), gpt2 ? 12U : 11U);
+  }
+}
+
+// Also in bf16, where trained parameters have masters.
+TEST(AdapterTest, TheBaseStaysAndTakesNoStates) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+    for (const auto& [plugin, ranks] : kSpreads) {
+      RunRanks(ranks, [&, name = std::string(plugin)](comm::World& world) {
+        Tuned run(/*gpt2=*/false, world, name, "", 1, precision);
+        const auto values = [&] {
+          std::map<std::string, std::vector<double>> all;
+          for (const auto& parameter : run.model->Parameters()) {
+            all[parameter->name()] = run.plugin->WholeValue(*parameter).ToVector<double>();
+          }
+          return all;
+        };
+        const auto before = values();
+        for (int i = 0; i < 2; ++i) run.Step(world);
+        const auto after = values();
+        int64_t trained = 0, here = 0;
+        for (const auto& parameter : run.model->Parameters()) {
+          const std::string& of = parameter->name();
+          EXPECT_EQ(after.at(of) != before.at(of), parameter->requires_grad()) << of;
+        }
+        for (const optim::ParamView& view : run.boosted->optimizer.views()) {
+          if (view.trainable()) {
+            trained += view.layout().local_numel();
+          } else {
+            EXPECT_TRUE(view.states().empty() && !view.own_master().defined()) << view.name();
+          }
+          for (const optim::NamedState& state : view.states()) here += state.value.numel();
+        }
+        EXPECT_EQ(here, 2 * trained) << name;  // two moments of AdamW
+      });
+    }
+  }
+}
+
+TEST(AdapterTest, WhatDoesNotFit) {
+  const SharedTempDir folder;
+  RunRanks(2, [&](comm::World& world) {
+    Tuned run(/*gpt2=*/false, world, "ddp");
+    OkOrThrow(run.booster.save_adapter(folder / "llama"));
+    EXPECT_THAT([&] { run.booster.enable_lora(*run.model, {.rank = 2}); },
+                Says(HasSubstr("call it before boost")));
+    EXPECT_THAT(
+        [&] { run.booster.save_adapter(folder / "x", {.adapter = "defualt"}).IgnoreError(); },
+        Says(HasSubstr("did you mean \"default\"?")));
+    EXPECT_THAT(Message(run.booster.save_adapter(folder / "llama")),
+                HasSubstr("there is a folder already"));
+    EXPECT_THAT(Message(run.booster.load_adapter(folder / "nothing")), HasSubstr("nothing"));
+    Tuned other(/*gpt2=*/true, world, "ddp");
+    EXPECT_THAT(Message(other.booster.load_adapter(folder / "llama")),
+                AllOf(HasSubstr("this adapter is of another base"), HasSubstr("is missing"),
+                      HasSubstr("has no place in this model")));
+    // Before boost, with the model unchanged.
+    const std::unique_ptr<nn::Module> model = MakeModel(/*gpt2=*/true);
+    model->Initialize(world.context());
+    const size_t count = model->Parameters().size();
+    SingleRankPlugin plugin;
+    Booster booster(plugin);
+    EXPECT_THAT(Message(booster.enable_lora_from(*model, folder / "llama")),
+                HasSubstr("unknown layer \"down_proj\""));
+    EXPECT_EQ(model->Parameters().size(), count);
+    EXPECT_THAT([&] { booster.enable_lora(*model, {.targets = {"q_proj"}}); },
+                Says(HasSubstr("unknown layer \"q_proj\"")));
+    EXPECT_EQ(model->Parameters().size(), count);
+    for (const auto& parameter : model->Parameters()) EXPECT_TRUE(parameter->requires_grad());
+  });
+}
+
+TEST(AdapterConfigTest, WhatIsReadIsWritten) {
+  const nn::LoraOptions lora{.rank = 5,
+                             .alpha = 2.5,
+                             .targets = {"v_proj", "q_proj"},
+                             .dropout = 0.125,
+                             .use_rslora = true,
+                             .use_dora = true,
+                             .rank_pattern = {{"layers.1.q_proj", 3}},
+                             .alpha_pattern = {{"v_proj", 7}},
+                             .modules_to_save = {"lm_head"},
+                             .bias = nn::LoraBias::kAll};
+  const std::string text = FormatAdapterConfig({.lora = lora, .base_model = "a \"b\""}, true);
+  const auto read = ParseAdapterConfig(text, "a.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->base_model, "a \"b\"");
+  EXPECT_EQ(FormatAdapterConfig(*read, true), text);
+  EXPECT_EQ(read->lora.rank_pattern.at("layers.1.q_proj"), 3);
+  EXPECT_EQ(read->lora.bias, nn::LoraBias::kAll);
+  const auto defaults = ParseAdapterConfig("{\"target_modules\": \"all-linear\"}", "a.json");
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->lora.rank, 8);
+  EXPECT_EQ(defaults->lora.alpha, 8);
+}
+
+TEST(AdapterConfigTest, WhatIsRefused) {
+  const auto problem = [](const std::string& json) {
+    return Message(ParseAdapterConfig(json, "a.json").status());
+  };
+  EXPECT_THAT(problem("[]"), HasSubstr("must be one object"));
+  EXPECT_THAT(problem("{\"r\": 4"), HasSubstr("a.json: byte"));
+  EXPECT_THAT(problem("{\"r\": 4, \"r\": 5}"), HasSubstr("\"r\" is given twice"));
+  EXPECT_THAT(problem("{\"r\": 4.5}"), HasSubstr("\"r\" must be a whole number, got 4.5"));
+  EXPECT_THAT(problem("{\"r\": \"4\"}"), HasSubstr("\"r\" must be a number"));
+  EXPECT_THAT(problem("{\"peft_type\": \"IA3\"}"), HasSubstr("peft_type is \"IA3\""));
+  EXPECT_THAT(problem("{\"target_modules\": \".*proj\"}"),
+              HasSubstr("is the regular expression \".*proj\""));
+  EXPECT_THAT(problem("{\"rank_pattern\": {\"^q\": 3}}"),
+              HasSubstr("\"^q\" is a regular expression"));
+  EXPECT_THAT(problem("{\"layers_to_transform\": [0]}"),
+              HasSubstr("field \"layers_to_transform\" is not known here"));
+  EXPECT_THAT(problem("{\"use_qalora\": true, \"new\": 1}"),
+              AllOf(HasSubstr("\"use_qalora\""), HasSubstr("\"new\"")));
+  EXPECT_THAT(problem("{\"init_lora_weights\": \"pissa\"}"), HasSubstr("may change the base"));
+  EXPECT_THAT(problem("{\"bias\": \"some\"}"), HasSubstr("none, all or lora_only"));
+  EXPECT_TRUE(
+      ParseAdapterConfig("{\"layers_to_transform\": null, \"loftq_config\": {}}", "a").ok());
+}
+
+}  // namespace adapter_test
+}  // namespace apogee
