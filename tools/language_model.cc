@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
+#include "apogee/booster/lora/adapter_files.h"
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/core/process/thread_team.h"
 #include "apogee/data/tokenizer/load_tokenizer.h"
@@ -30,6 +31,8 @@ void AddModelOptions(CLI::App& command, LanguageModelFlags& flags, const std::st
                      "tokenizer.json, tiktoken file, SentencePiece model, or byte; default: the "
                      "folder's tokenizer.json" +
                          note);
+  command.add_option("--adapter", flags.adapter,
+                     "Folder of an adapter of the model, of 07_finetune --lora-rank or PEFT");
   command.add_option("--dtype", flags.dtype, "Of weights and activations")
       ->check(CLI::IsMember({"f32", "bf16", "f64"}))
       ->capture_default_str();
@@ -50,6 +53,9 @@ absl::StatusOr<LanguageModel> LoadLanguageModel(const LanguageModelFlags& flags,
   if (model.hf.task != nn::HfTask::kCausalLm) {
     return InvalidArgument(flags.dir, ": a ", model.hf.model_type,
                            " is no causal language model, which predicts the next token");
+  }
+  if (!flags.adapter.empty()) {
+    APOGEE_RETURN_IF_ERROR(AddPretrainedLora(*model.hf.module, flags.adapter, "default").status());
   }
   if (!needs_tokenizer && flags.tokenizer.empty()) return model;
   APOGEE_ASSIGN_OR_RETURN(model.tokenizer, TokenizerOf(flags));

@@ -23,12 +23,13 @@ namespace apogee::tools {
 struct LanguageModelFlags {
   std::string dir;
   std::string tokenizer = {};  // "": the folder's tokenizer.json
+  std::string adapter = {};    // a folder of PEFT; "": none
   std::string dtype = "f32";
   std::string device = "cpu";
   int threads = 0;  // 0: one per core
 };
 
-// Adds --tokenizer, --dtype, --threads and --device. `note` ends the help of --tokenizer.
+// Adds --tokenizer, --adapter, --dtype, --threads and --device. `note` ends the help of --tokenizer.
 void AddModelOptions(CLI::App& command, LanguageModelFlags& flags, const std::string& note = "");
 
 struct LanguageModel {

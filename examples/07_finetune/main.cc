@@ -8,11 +8,13 @@
 //   07_finetune --model llama --data book.txt --out out --block 512
 //   07_finetune --model llama --data train.jsonl --out out --ranks 4 --plugin zero2 --pack
 //   07_finetune --model llama --data train.jsonl --out out --ranks 2 --plugin hybrid --tp-size 2
+//   07_finetune --model llama --data train.jsonl --out out --lora-rank 8    # an adapter, for PEFT
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apogee/apogee.h"
+#include "apogee/driver/lora_flags.h"
 #include "apogee/driver/model_folder.h"
 #include "apogee/driver/plugin_flags.h"
 #include "apogee/driver/text_run.h"
@@ -23,6 +25,7 @@ namespace {
 
 struct Flags : driver::RunFlags {
   driver::PluginFlags plugin;
+  driver::LoraFlags lora;
   std::string model;                 // the folder
   std::vector<std::string> prompts;  // empty: two of the validation part
 };
@@ -41,16 +44,20 @@ void Declare(driver::CommandLine& line, Flags& flags) {
   flags.Declare(line, {.prompt = false, .epochs = true});
   line.AddTexts("--prompt", flags.prompts,
                 "Texts to continue before and after training; default: two of the validation part");
+  flags.lora.Declare(line);
   flags.plugin.Declare(line);
 }
 
 void Settle(const driver::CommandLine& line, Flags& flags) {
   if (flags.model.empty()) Throw("--model is needed: the folder of a Hugging Face model");
   if (flags.out.empty()) Throw("--out is needed: the trained model goes to OUT/model");
+  flags.lora.Settle(line);
   flags.plugin.Settle(line, flags);
 }
 
-std::string TrainedFolder(const Flags& flags) { return flags.out + "/model"; }
+std::string TrainedFolder(const Flags& flags) {
+  return flags.out + (flags.lora.is_on() ? "/adapter" : "/model");
+}
 
 driver::Corpus Load(Flags& flags) {
   // A run that resumes may have no steps left. Then TextRun says so.
@@ -66,13 +73,15 @@ int Train(const driver::Rank& rank, const Flags& flags) {
   // rank that keeps a shard needs no room for all.
   std::vector<std::string> notices;
   const auto notice = [&](const std::string& text) { notices.push_back("note: " + text); };
+  const bool lazy = !flags.lora.needs_values();
   const nn::HfModel hf = ValueOrThrow(
-      LoadPretrained(flags.model, rank.world.context(), {.lazy = true, .notice = notice}));
+      LoadPretrained(flags.model, rank.world.context(), {.lazy = lazy, .notice = notice}));
   const int64_t num_parameters = hf.module->num_parameters();
+  Booster booster(*plugin);
+  flags.lora.Enable(booster, *hf.module);
   const auto optimizer = flags.MakeOptimizer(hf.module->Parameters());
   optim::LrScheduler scheduler(*optimizer, flags.MakeSchedule());
 
-  Booster booster(*plugin);
   driver::TextRun run(rank, flags, booster, *plugin, flags.plugin.Settings({}));
   Boosted boosted = booster.boost(*hf.module, *optimizer,
                                   {.criterion = nn::CrossEntropyLoss(), .scheduler = &scheduler});
@@ -105,7 +114,11 @@ int Train(const driver::Rank& rank, const Flags& flags) {
     if (run.AfterStep()) return run.exit_code();
   }
   // Before the validation, with which the run is finished.
-  driver::SaveTrained(booster, rank.world, hf.config_json, flags.model, TrainedFolder(flags));
+  if (flags.lora.is_on()) {
+    OkOrThrow(booster.save_adapter(TrainedFolder(flags), {.base_model = flags.model}));
+  } else {
+    driver::SaveTrained(booster, rank.world, hf.config_json, flags.model, TrainedFolder(flags));
+  }
   run.Validate();
   run.WriteSamples(prompts);
   run.ReportMemory();

@@ -132,7 +132,8 @@ class Plan {
           "\" is an embedding, for which there is neither use_dora nor dropout; leave it out "
           "of targets, or these out of options");
     }
-    if (target.rank < 1 || target.rank > most) {
+    const bool fits = target.rank >= 1 && target.rank <= most;
+    if (!fits && !std::exchange(rank_is_told_, true)) {
       AddProblem(problems, "rank must be in [1, ", most, "] for \"", target.name, "\" ",
                  weight.shape(), ", got ", target.rank);
     }
@@ -164,6 +165,7 @@ class Plan {
   const LoraOptions& options_;
   const std::vector<std::pair<std::string, Adaptable*>> layers_;
   std::vector<std::string> layer_names_;
+  bool rank_is_told_ = false;  // the problem of one layer is usually that of all
 };
 
 // Of parameters that are trained with the adapters, by their last names.
