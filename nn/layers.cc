@@ -108,13 +108,22 @@ Tensor Linear::Merged(const LoraFactors& factors) const {
   return layout() == WeightLayout::kOutIn ? merged : merged.Transpose(0, 1).Contiguous();
 }
 
+Tensor Linear::ProductBias() const {
+  const bool scales = std::ranges::any_of(adapters_, [](const LoraFactors& factors) {
+    return factors.is_active && factors.magnitude != nullptr;
+  });
+  return scales ? Tensor() : autograd::ValueOf(bias_);
+}
+
 Tensor Linear::Finish(const Tensor& x, const Tensor& product, const AdapterOps& ops) {
   Tensor y = product;
   for (const LoraFactors& factors : adapters_) {
     if (!factors.is_active) continue;
     y = WithAdapter(x, y, factors, {*weight_, layout()}, ops, is_training(), generator());
   }
-  if (bias_ != nullptr) y = autograd::Add(y, autograd::Cast(bias_->value(), y.dtype()));
+  if (bias_ != nullptr && !ProductBias().defined()) {
+    y = autograd::Add(y, autograd::Cast(bias_->value(), y.dtype()));
+  }
   if (options_.activation) y = autograd::Activate(*options_.activation, y);
   return autograd::Cast(CapLogits(y, options_.soft_cap), out_dtype().value_or(x.dtype()));
 }
@@ -123,7 +132,7 @@ Tensor Linear::Forward(const Tensor& x) {
   if (!adapters_.empty()) {
     const Tensor in = InputOf(*this, x, *weight_);
     const Tensor product =
-        autograd::Linear(in, weight_->value(), {},
+        autograd::Linear(in, weight_->value(), ProductBias(),
                          {.layout = options_.layout, .out_dtype = ComputeDType(in.dtype())});
     return Finish(in, product, {.tokens = sequence_part()});
   }

@@ -76,7 +76,10 @@ class Linear : public Module, public Configured, public Adaptable {
   void AddAdapter(const LayerAdapter& adapter) override;
   std::pair<int64_t, int64_t> sizes() const override;
   Tensor Merged(const LoraFactors& factors) const override;
-  // The result of an adapted layer. `product`: x W alone, in ComputeDType(x.dtype()).
+  // The bias to give to the product of an adapted layer: undefined if an active DoRA scales the
+  // product, or if there is none.
+  Tensor ProductBias() const;
+  // The result of an adapted layer. `product`: x W + ProductBias(), in ComputeDType(x.dtype()).
   Tensor Finish(const Tensor& x, const Tensor& product, const AdapterOps& ops);
 
  private:

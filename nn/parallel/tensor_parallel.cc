@@ -34,8 +34,9 @@ Tensor ColumnProduct(Linear& linear, const Tensor& copy, const comm::GroupPtr& g
                                   {.layout = linear.layout(), .activation = linear.activation()});
     return CapLogits(y, linear.soft_cap());
   }
-  const Tensor product = ColumnLinear(
-      x, weight, {}, {.layout = linear.layout(), .out_dtype = ComputeDType(x.dtype())});
+  const Tensor product =
+      ColumnLinear(x, weight, linear.ProductBias(),
+                   {.layout = linear.layout(), .out_dtype = ComputeDType(x.dtype())});
   // Without a group the tokens are those of whole sequences, which SharedInput has gathered.
   return linear.Finish(x, product,
                        {.share = [group](const Tensor& a) { return CopyToGroup(a, group); },
@@ -58,7 +59,7 @@ Tensor RowProduct(Linear& linear, const Tensor& input, const comm::GroupPtr& gro
   }
   const int64_t width = x.size(-1);
   return linear.Finish(
-      x, product({}, ComputeDType(x.dtype())),
+      x, product(linear.ProductBias(), ComputeDType(x.dtype())),
       {.sum =
            [group, cuts_tokens, dtype = x.dtype()](const Tensor& low) {
              return cuts_tokens ? ReduceScatterSequence(low, group, low.dtype(), dtype)
