@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "apogee/apogee.h"
-#include "apogee/driver/lora_flags.h"
 #include "apogee/driver/model_folder.h"
+#include "apogee/driver/model_folder/lora_flags.h"
 #include "apogee/driver/plugin_flags.h"
 #include "apogee/driver/text_run.h"
 

@@ -119,7 +119,11 @@ subcommand_flags() {
   local name="${1//-/_}" source
   [[ -z "${flags_of[apogee $1]-}" ]] || return 0
   flags_of["apogee $1"]=" "
-  for source in tools/"${name}"_command.cc tools/"$name"/*.{h,cc} tools/command.h; do
+  local shared=()  # sources of several commands
+  if grep -q 'tools/language_model\.h' tools/"${name}"_command.cc 2>/dev/null; then
+    shared=(tools/language_model.cc)
+  fi
+  for source in tools/"${name}"_command.cc tools/"$name"/*.{h,cc} tools/command.h "${shared[@]}"; do
     flags_of["apogee $1"]+="${flags_in[$source]-}"
   done
 }

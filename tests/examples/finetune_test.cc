@@ -324,6 +324,30 @@ TEST_F(FinetuneTest, SaysWhatIsWrongWithTheFolder) {
   ExpectRefused(encoder, "has a model of type bert, which does not continue texts");
 }
 
+TEST_F(FinetuneTest, AnAdapterUnderEveryLayout) {
+  const std::string lora = "--lora-rank 3 --lora-alpha 5 ";
+  ASSERT_EQ(Train(lora + "--lora-dropout 0.1", "one").exit_code, 0);
+  const std::vector<double> want = Losses("metrics.jsonl", "one");
+  ASSERT_EQ(want.size(), 5u);
+  EXPECT_LT(want[4], want[0]);
+  EXPECT_FALSE(fs::exists(Model(dir_ / "one")));
+  for (const std::string layout :
+       {"--ranks 2 --plugin gemini", "--ranks 2 --plugin hybrid --tp-size 2",
+        "--ranks 4 --plugin hybrid --tp-size 2 --zero-stage 1"}) {
+    const ProgramResult result = Train(lora + "--lora-dropout 0.1 " + layout, "more");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(Losses("metrics.jsonl", "more"), Pointwise(DoubleNear(kTolerance), want)) << layout;
+  }
+  // The folder goes on where it was.
+  const ProgramResult next = Train("--lora-from " + (dir_ / "one/adapter"), "next");
+  ASSERT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_NEAR(Losses("validation.jsonl", "next")[0], Losses("validation.jsonl", "one")[1],
+              kTolerance);
+  ExpectRefused("--dora", "the options of an adapter need --lora-rank", 2);
+  ExpectRefused("--lora-rank 2 --lora-from " + (dir_ / "one/adapter"),
+                "the folder says the adapter's rank and options", 2);
+}
+
 TEST_F(FinetuneTest, OverwritesNothing) {
   fs::create_directories(Model(dir_ / "out"));
   const ProgramResult result = RunProgram(
@@ -333,17 +357,22 @@ TEST_F(FinetuneTest, OverwritesNothing) {
   EXPECT_FALSE(fs::exists(dir_ / "out/metrics.jsonl"));
 }
 
-TEST(TransformersTest, OpensWhatWasSaved) {
+// Runs a script that opens what 07_finetune saves with a library of Python's.
+void OpensWhatWasSaved([[maybe_unused]] const std::string& script) {
 #ifdef APOGEE_BUILD_FOLDER
-  const int status =
-      std::system("${PYTHON:-python3} " APOGEE_CHECK_TRANSFORMERS " " APOGEE_BUILD_FOLDER);
+  const std::string command = "${PYTHON:-python3} " APOGEE_SCRIPTS "/" + script + " ";
+  const int status = std::system((command + APOGEE_BUILD_FOLDER).c_str());
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "Python's transformers is not installed";
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "Python's library is not installed";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 #else
   GTEST_SKIP() << "apogee evaluate is not built";
 #endif
 }
+
+TEST(TransformersTest, OpensWhatWasSaved) { OpensWhatWasSaved("check_transformers.py"); }
+
+TEST(PeftTest, OpensWhatWasSaved) { OpensWhatWasSaved("check_peft.py"); }
 
 }  // namespace finetune_test
 }  // namespace apogee

@@ -88,7 +88,7 @@ if(TARGET 07_finetune)
                              APOGEE_FINETUNE="$<TARGET_FILE:07_finetune>"
                              APOGEE_NEW_MODEL="$<TARGET_FILE:07_new_model>"
                              APOGEE_GOLDEN="${CMAKE_CURRENT_SOURCE_DIR}/golden"
-                             APOGEE_CHECK_TRANSFORMERS="${PROJECT_SOURCE_DIR}/scripts/check_transformers.py")
+                             APOGEE_SCRIPTS="${PROJECT_SOURCE_DIR}/scripts")
   add_dependencies(examples_finetune_test 07_finetune 07_new_model)
   if(TARGET apogee_command)
     target_compile_definitions(examples_finetune_test PRIVATE APOGEE_BUILD_FOLDER="${PROJECT_BINARY_DIR}")

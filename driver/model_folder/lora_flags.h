@@ -6,8 +6,8 @@
 //   lora.Declare(line);
 //   ... lora.Settle(line); ...                     // while the flags are checked
 //   lora.Enable(booster, model);                   // on every rank, before the optimizer is made
-#ifndef APOGEE_DRIVER_LORA_FLAGS_H_
-#define APOGEE_DRIVER_LORA_FLAGS_H_
+#ifndef APOGEE_DRIVER_MODEL_FOLDER_LORA_FLAGS_H_
+#define APOGEE_DRIVER_MODEL_FOLDER_LORA_FLAGS_H_
 
 #include <string>
 #include <vector>
@@ -37,4 +37,4 @@ struct LoraFlags {
 
 }  // namespace apogee::driver
 
-#endif  // APOGEE_DRIVER_LORA_FLAGS_H_
+#endif  // APOGEE_DRIVER_MODEL_FOLDER_LORA_FLAGS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/driver/lora_flags.h"
+#include "apogee/driver/model_folder/lora_flags.h"
 
 #include "apogee/core/status.h"
 
