@@ -7,7 +7,9 @@
 
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/core/text/printable.h"
+#include "apogee/core/text/text.h"
 #include "apogee/nn/configured.h"
+#include "apogee/nn/lora/lora.h"
 
 namespace apogee {
 namespace {
@@ -73,6 +75,28 @@ std::string InGroup(size_t group, size_t num_groups) {
   return num_groups == 1 ? "" : " (parameter group " + std::to_string(group) + ")";
 }
 
+// The scales of each adapter's layers, in order: "2 (14 layers), 1.5 (2 layers)".
+void DescribeAdapters(nn::Module& model, RunConfig& config) {
+  std::map<std::string, std::vector<std::pair<double, int>>> runs;
+  for (const auto& [name, layer] : nn::AdaptedLayers(model)) {
+    for (const nn::LoraFactors& factors : layer->adapters()) {
+      auto& scales = runs[factors.adapter];
+      if (scales.empty() || scales.back().first != factors.scale) {
+        scales.emplace_back(factors.scale, 0);
+      }
+      ++scales.back().second;
+      config.settings["dropout of adapter " + factors.adapter] = nn::ConfigText(factors.dropout);
+    }
+  }
+  for (const auto& [adapter, scales] : runs) {
+    std::vector<std::string> texts;
+    for (const auto& [scale, count] : scales) {
+      texts.push_back(internal::Concat(nn::ConfigText(scale), " (", count, " layers)"));
+    }
+    config.identity["scales of adapter " + adapter] = JoinTexts(texts, ", ");
+  }
+}
+
 }  // namespace
 
 RunConfig CompletedConfig(const RunConfig& given, nn::Module& model,
@@ -81,6 +105,7 @@ RunConfig CompletedConfig(const RunConfig& given, nn::Module& model,
   const nn::ConfigTexts model_texts = nn::ConfigOf(model);
   for (const auto& [key, text] : model_texts.function) config.identity["model." + key] = text;
   for (const auto& [key, text] : model_texts.training) config.settings["model." + key] = text;
+  DescribeAdapters(model, config);
   config.options.clear();
   for (int group = 0; group < optimizer.num_groups(); ++group) {
     Texts options = optimizer.group_options(group);

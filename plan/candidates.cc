@@ -168,6 +168,10 @@ std::string CodeOf(const Candidate& candidate, const TrainingSetup& setup) {
     options["stage"] = candidate.plugin.substr(4);
     lines += "LowLevelZeroPlugin plugin(world.group(), training, " + Assignments(options) + ");\n";
   }
+  if (setup.lora) {
+    lines += internal::Concat("Booster booster(plugin);\nbooster.enable_lora(model, {.rank = ",
+                              setup.lora->rank, ", .alpha = ", setup.lora->alpha, "});\n");
+  }
   return lines;
 }
 

@@ -61,6 +61,11 @@ std::vector<Change> ChangesOf(const TrainingSetup& setup, int num_ranks) {
   }
   const std::string with = all.empty() ? "" : all + " and ";
   changes.push_back({with + "offload", both, num_ranks, true});
+  if (!setup.lora && !setup.train) {
+    TrainingSetup adapted = both;
+    adapted.lora = nn::LoraOptions{.rank = 8, .alpha = 16};
+    changes.push_back({with + "an adapter of rank 8 (LoRA)", adapted, num_ranks});
+  }
   for (int factor = 2; factor <= 8; factor *= 2) {
     changes.push_back(
         {with + std::to_string(num_ranks * factor) + " ranks", both, num_ranks * factor});

@@ -134,7 +134,8 @@ std::string Describe(const TrainingSetup& setup) {
       Name(setup.training.precision), ", ", setup.optimizer, "; a step has ", setup.batch,
       " samples of ", FormatThousands(setup.tokens), " tokens",
       setup.accumulate > 1 ? internal::Concat(" in ", setup.accumulate, " micro-batches") : "",
-      setup.recompute ? ", recompute" : "", "\n",
+      setup.recompute ? ", recompute" : "",
+      setup.lora ? internal::Concat(", an adapter of rank ", setup.lora->rank) : "", "\n",
       setup.assumption.empty() ? "" : "assumed: " + setup.assumption + "\n");
 }
 
@@ -173,7 +174,8 @@ std::string TableOf(const PlanReport& report) {
             CodeOf(report.changed_row.candidate, report.changed);
   } else {
     text +=
-        "\nNothing fits, not even with recompute, accumulation, offload or 8 times the ranks.\n";
+        "\nNothing fits, not even with recompute, accumulation, offload, an adapter or 8 times the "
+        "ranks.\n";
   }
   return text;
 }
@@ -188,6 +190,7 @@ std::string JsonOf(const PlanReport& report) {
                                  {"tokens", report.setup.tokens},
                                  {"accumulate", report.setup.accumulate},
                                  {"recompute", report.setup.recompute},
+                                 {"lora_rank", report.setup.lora ? report.setup.lora->rank : 0},
                                  {"precision", Name(report.setup.training.precision)},
                                  {"optimizer", report.setup.optimizer}};
   json["rows"] = nlohmann::ordered_json::array();

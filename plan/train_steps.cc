@@ -35,9 +35,10 @@ void TrainSteps(const TrainingSetup& setup, const Candidate& candidate, comm::Wo
   if (setup.train) return setup.train(world, *plugin, before_step);
   const std::unique_ptr<nn::Module> model = setup.make_model(setup.recompute);
   model->InitializeLazily(world.context(), {.seed = 1});
+  Booster booster(*plugin);
+  if (setup.lora) booster.enable_lora(*model, *setup.lora);
   const std::unique_ptr<optim::Optimizer> optimizer = ValueOrThrow(optim::BuiltInOptimizers().Make(
       setup.optimizer, model->Parameters(), setup.optimizer_options));
-  Booster booster(*plugin);
   const Boosted boosted = booster.boost(*model, *optimizer, {.criterion = nn::CrossEntropyLoss()});
   const bool pipelined = candidate.pp > 1;
   const int64_t micro_batches = pipelined ? 1 : setup.accumulate;

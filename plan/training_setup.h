@@ -11,12 +11,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apogee/comm/launch.h"
 #include "apogee/core/status.h"
-#include "apogee/nn/module.h"
+#include "apogee/nn/lora/lora.h"
 #include "apogee/optim/options.h"
 #include "apogee/plugins/training_options.h"
 
@@ -52,6 +53,8 @@ struct TrainingSetup {
   int64_t accumulate = 1;  // micro-batches of a step
   int64_t tokens = 1024;   // of a sample
   bool recompute = false;
+  // Not nothing: an adapter of the model is trained (Booster::enable_lora).
+  std::optional<nn::LoraOptions> lora = {};
   TrainingOptions training = TrainingOptions();
   std::string optimizer = "adamw";
   optim::OptionMap optimizer_options = {};

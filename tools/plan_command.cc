@@ -105,6 +105,12 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
   command->add_option("--optim", flags->optimizer_options, "Its options, as KEY=VALUE");
   command->add_option("--max-norm", flags->setup.training.max_norm, "Clip gradients to this norm")
       ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--lora-rank", flags->lora_rank,
+                   "Train an adapter of this rank in place of the model (LoRA)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command->add_option("--lora-target", flags->lora_targets,
+                      "Its layers: ends of their names; default: all linear ones but the output");
   command->add_flag("--recompute", flags->setup.recompute,
                     "Recompute the activations of layers in backward");
   command->add_option("--threads", flags->options.threads_per_rank, "CPU threads of a rank")

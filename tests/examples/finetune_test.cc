@@ -326,17 +326,20 @@ TEST_F(FinetuneTest, SaysWhatIsWrongWithTheFolder) {
 
 TEST_F(FinetuneTest, AnAdapterUnderEveryLayout) {
   const std::string lora = "--lora-rank 3 --lora-alpha 5 ";
-  ASSERT_EQ(Train(lora + "--lora-dropout 0.1", "one").exit_code, 0);
-  const std::vector<double> want = Losses("metrics.jsonl", "one");
-  ASSERT_EQ(want.size(), 5u);
-  EXPECT_LT(want[4], want[0]);
-  EXPECT_FALSE(fs::exists(Model(dir_ / "one")));
-  for (const std::string layout :
-       {"--ranks 2 --plugin gemini", "--ranks 2 --plugin hybrid --tp-size 2",
-        "--ranks 4 --plugin hybrid --tp-size 2 --zero-stage 1"}) {
-    const ProgramResult result = Train(lora + "--lora-dropout 0.1 " + layout, "more");
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(Losses("metrics.jsonl", "more"), Pointwise(DoubleNear(kTolerance), want)) << layout;
+  for (const std::string kind : {"--dora ", "--lora-dropout 0.1 "}) {
+    ASSERT_EQ(Train(lora + kind, "one").exit_code, 0);
+    const std::vector<double> want = Losses("metrics.jsonl", "one");
+    ASSERT_EQ(want.size(), 5u);
+    EXPECT_LT(want[4], want[0]);
+    EXPECT_FALSE(fs::exists(Model(dir_ / "one")));
+    for (const std::string layout :
+         {"--ranks 2 --plugin gemini", "--ranks 2 --plugin hybrid --tp-size 2",
+          "--ranks 4 --plugin hybrid --tp-size 2 --zero-stage 1"}) {
+      const ProgramResult result = Train(lora + kind + layout, "more");
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_THAT(Losses("metrics.jsonl", "more"), Pointwise(DoubleNear(kTolerance), want))
+          << kind << layout;
+    }
   }
   // The folder goes on where it was.
   const ProgramResult next = Train("--lora-from " + (dir_ / "one/adapter"), "next");

@@ -106,6 +106,30 @@ TEST(PlanTest, TheSmallestChangeThatFits) {
   EXPECT_THAT(TableOf(none), HasSubstr("Nothing fits, not even"));
 }
 
+// States and gradients are those of the factors; a real run needs as much.
+TEST(PlanTest, AnAdapterIsPricedAsItTrains) {
+  TrainingSetup setup = Small();
+  setup.lora = nn::LoraOptions{.rank = 2, .alpha = 4};
+  int64_t trained = 0;
+  for (const auto& [name, shape] : nn::PlannedTensors(*setup.make_model(false), *setup.lora)) {
+    trained += shape.numel();
+  }
+  const PlanReport report = ValueOrThrow(Plan(setup, {.num_ranks = 2, .check = true}));
+  const PlanRow& ddp = RowOf(report, "ddp");
+  EXPECT_EQ(PeakOf(ddp, MemoryCategory::kOptimizerState), 8 * trained);
+  EXPECT_LT(PeakOf(ddp, MemoryCategory::kGradient), 8 * trained + (64 << 10));
+  for (const PlanRow& row : report.rows) {
+    ASSERT_EQ(row.refusal, "") << row.candidate.name;
+    for (size_t r = 0; r < row.measured.size(); ++r) {
+      EXPECT_EQ(row.ranks[r].memory.live_bytes, row.measured[r].memory.live_bytes)
+          << row.candidate.name;
+    }
+  }
+  EXPECT_THAT(TableOf(report), HasSubstr("an adapter of rank 2"));
+  EXPECT_THAT(CodeOf(ddp.candidate, setup),
+              HasSubstr("booster.enable_lora(model, {.rank = 2, .alpha = 4});"));
+}
+
 TEST(PlanTest, RowsThatDoNotDivideSayWhy) {
   TrainingSetup setup = Small();
   setup.batch = 6;

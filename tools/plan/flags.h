@@ -23,6 +23,8 @@ struct PlanFlags {
   std::string memory;
   std::string precision = "f32";
   std::vector<std::string> optimizer_options;
+  int64_t lora_rank = 0;  // 0: the model is trained
+  std::vector<std::string> lora_targets = {"all-linear"};
   plan::TrainingSetup setup;
   plan::PlanOptions options;
   // Measured rates.

@@ -64,6 +64,16 @@ absl::StatusOr<plan::TrainingSetup> SetupOf(const PlanFlags& flags) {
   setup.recompute = flags.setup.recompute;
   setup.optimizer = flags.setup.optimizer;
   setup.training.max_norm = flags.setup.training.max_norm;
+  if (flags.lora_rank > 0) {
+    setup.lora = nn::LoraOptions{.rank = flags.lora_rank,
+                                 .alpha = 2 * static_cast<double>(flags.lora_rank),
+                                 .targets = flags.lora_targets};
+    const auto fits = ErrorToStatus([&] {
+      nn::PlannedTensors(*setup.make_model(false), *setup.lora);
+      return true;
+    });
+    APOGEE_RETURN_IF_ERROR(fits.status());
+  }
   APOGEE_ASSIGN_OR_RETURN(setup.training.precision, ParsePrecision(flags.precision));
   for (const std::string& word : flags.optimizer_options) {
     APOGEE_ASSIGN_OR_RETURN(const auto option, Split("--optim", word));

@@ -190,6 +190,42 @@ TEST(AdapterTest, TheBaseStaysAndTakesNoStates) {
   }
 }
 
+TEST(AdapterTest, ResumesBitForBitAndKnowsItsScale) {
+  for (const auto& [plugin, ranks] : kSpreads) {
+    const SharedTempDir folder;
+    RunRanks(ranks, [&, name = std::string(plugin)](comm::World& world) {
+      const auto values = [](Tuned& run) {
+        std::vector<double> all;
+        for (const auto& parameter : run.model->Parameters()) {
+          const std::vector<double> own = run.plugin->WholeValue(*parameter).ToVector<double>();
+          all.insert(all.end(), own.begin(), own.end());
+        }
+        return all;
+      };
+      Tuned whole(/*gpt2=*/true, world, name), first(/*gpt2=*/true, world, name);
+      for (int i = 0; i < 4; ++i) whole.Step(world);
+      for (int i = 0; i < 2; ++i) first.Step(world);
+      OkOrThrow(first.booster.save_training_state(folder / "run", {.step = 2}));
+      Tuned next(/*gpt2=*/true, world, name, "", /*seed=*/7);
+      OkOrThrow(next.booster.resume(folder / "run").status());
+      for (int i = 0; i < 2; ++i) next.Step(world);
+      EXPECT_EQ(values(next), values(whole)) << name;
+      if (name != "single") return;
+      SingleRankPlugin other_plugin;
+      Booster other(other_plugin);
+      const std::unique_ptr<nn::Module> model = MakeModel(/*gpt2=*/true);
+      model->Initialize(world.context(), {.seed = 1});
+      nn::LoraOptions options = OptionsOf(/*gpt2=*/true);
+      options.alpha = 5;
+      other.enable_lora(*model, options);
+      optim::AdamW optimizer(model->Parameters(), optim::AdamWOptions{.lr = 0.1});
+      std::ignore = other.boost(*model, optimizer);
+      EXPECT_THAT(Message(other.resume(folder / "run").status()),
+                  HasSubstr("scales of adapter default"));
+    });
+  }
+}
+
 TEST(AdapterTest, WhatDoesNotFit) {
   const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {
