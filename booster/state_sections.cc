@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "apogee/booster/lora/base_digest.h"
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/core/text/printable.h"
 
@@ -32,6 +33,16 @@ Tensor Packed(const Tensor& whole, const Layout& layout) {
   return packed;
 }
 
+// What a training checkpoint leaves out.
+std::set<const autograd::Parameter*> BaseOf(nn::Module& model) {
+  std::set<const autograd::Parameter*> base;
+  if (!HasAdapters(model)) return base;
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (!parameter->requires_grad()) base.insert(parameter.get());
+  }
+  return base;
+}
+
 }  // namespace
 
 std::vector<PlacedTensor> PlacedTensors(const nn::Module& model, const Plugin& plugin) {
@@ -47,8 +58,10 @@ std::vector<PlacedTensor> PlacedTensors(const nn::Module& model, const Plugin& p
   return placed;
 }
 
-void AddWeights(const nn::Module& model, const Plugin& plugin, std::vector<TensorPart>& parts) {
+void AddWeights(nn::Module& model, const Plugin& plugin, std::vector<TensorPart>& parts) {
+  const std::set<const autograd::Parameter*> base = BaseOf(model);
   for (const auto& [parameter, layout] : PlacedTensors(model, plugin)) {
+    if (base.contains(parameter.get())) continue;
     parts.push_back({ModelName(parameter->name()), parameter->data(), layout});
   }
 }
@@ -98,11 +111,14 @@ void SectionReader::Note(const absl::Status& status) {
   if (!status.ok()) problems_ += "\n  " + Message(status);
 }
 
-SectionReader::Weights SectionReader::ReadWeights(const nn::Module& model, const Plugin& plugin) {
+SectionReader::Weights SectionReader::ReadWeights(nn::Module& model, const Plugin& plugin) {
   Weights values;
   std::set<std::string> known;
+  const std::set<const autograd::Parameter*> base = BaseOf(model);
   for (const auto& [parameter, layout] : PlacedTensors(model, plugin)) {
     known.insert(ModelName(parameter->name()));
+    const bool saved = reader_.manifest().tensors.contains(ModelName(parameter->name()));
+    if (!saved && base.contains(parameter.get())) continue;
     const Tensor here = parameter->data();  // all of it, or this rank's part
     const Tensor value =
         Tensor::Zeros(here.shape(), here.dtype(), here.context(), MemoryCategory::kParameter);

@@ -32,7 +32,8 @@ struct PlacedTensor {
 };
 std::vector<PlacedTensor> PlacedTensors(const nn::Module& model, const Plugin& plugin);
 
-void AddWeights(const nn::Module& model, const Plugin& plugin,
+// Without the frozen parameters of a model with adapters (lora/base_digest.h).
+void AddWeights(nn::Module& model, const Plugin& plugin,
                 std::vector<checkpoint::TensorPart>& parts);
 void AddOptimizer(const optim::Optimizer& optimizer, Attributes& attributes,
                   std::vector<checkpoint::TensorPart>& parts);
@@ -55,7 +56,7 @@ class SectionReader {
   // Returns "", or a line about weights that were saved in another precision.
   std::string DTypeDifference(const nn::Module& model) const;
   using Weights = std::vector<std::pair<autograd::ParameterPtr, Tensor>>;
-  Weights ReadWeights(const nn::Module& model, const Plugin& plugin);
+  Weights ReadWeights(nn::Module& model, const Plugin& plugin);
   // InvalidArgument for another optimizer or other groups. status() has the other problems.
   absl::StatusOr<optim::StateDict> ReadOptimizer(const optim::Optimizer& optimizer);
   // InvalidArgument if none was saved.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apogee/booster/attributes.h"
+#include "apogee/booster/lora/base_digest.h"
 #include "apogee/booster/replica_check.h"
 #include "apogee/booster/run_config.h"
 #include "apogee/booster/state_sections.h"
@@ -15,6 +16,8 @@
 
 namespace apogee {
 namespace {
+
+constexpr const char* kBaseDigest = "base/digest";
 
 void AddRun(const TrainingParts& run, Attributes& attributes) {
   const Generator& generator = run.model.generator();
@@ -40,6 +43,8 @@ absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> TrainingState::Plan(
   AddRun(parts_, attributes);
   const comm::GroupPtr group = parts_.plugin.group();
   APOGEE_RETURN_IF_ERROR(CheckReplicas("save_training_state", contents.parts, group));
+  APOGEE_ASSIGN_OR_RETURN(const std::string base, BaseDigest(parts_.model, parts_.plugin));
+  if (!base.empty()) attributes.Set(kBaseDigest, base);
   attributes.Set("step", position.step);
   attributes.Set("plugin", parts_.plugin.name());
   attributes.Set("ranks", int64_t{comm::GroupSize(group)});
@@ -57,6 +62,7 @@ absl::Status TrainingState::Save(const std::shared_ptr<checkpoint::FileSystem>& 
 
 // The values that Read makes and Apply takes over.
 struct TrainingState::Loaded {
+  std::string base;  // this run's digest
   RunPosition position;
   SectionReader::Weights values;
   optim::StateDict optimizer;
@@ -83,6 +89,14 @@ absl::Status TrainingState::Read(const std::shared_ptr<checkpoint::FileSystem>& 
     refused = differences.refused + refused;
     loaded.notices = std::move(differences.notices);
     if (differences.was_saved) loaded.options = std::move(differences.saved.options);
+  }
+  if (attributes.contains(kBaseDigest)) {
+    APOGEE_ASSIGN_OR_RETURN(const std::string saved, attributes.Get(kBaseDigest));
+    if (saved != loaded.base) {
+      refused +=
+          "\n  the frozen weights below the adapters are others than the saved run's, or have "
+          "another dtype: load the same base before";
+    }
   }
   if (!refused.empty()) {
     return InvalidArgument(path, " does not fit this run:", refused,
@@ -142,6 +156,7 @@ absl::StatusOr<RunPosition> TrainingState::Load(
     const std::shared_ptr<checkpoint::FileSystem>& files, const std::string& path) {
   const comm::GroupPtr group = parts_.plugin.group();
   Loaded loaded;
+  APOGEE_ASSIGN_OR_RETURN(loaded.base, BaseDigest(parts_.model, parts_.plugin));
   APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(Read(files, path, loaded), group));
   APOGEE_RETURN_IF_ERROR(
       checkpoint::AgreeOnStatus(parts_.optimizer.CheckStateDict(loaded.optimizer), group));

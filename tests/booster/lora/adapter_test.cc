@@ -10,6 +10,7 @@
 
 #include "apogee/booster/booster.h"
 #include "apogee/booster/lora/adapter_config.h"
+#include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/format/safetensors_reader.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/models/gpt2.h"
@@ -191,9 +192,14 @@ TEST(AdapterTest, TheBaseStaysAndTakesNoStates) {
 }
 
 TEST(AdapterTest, ResumesBitForBitAndKnowsItsScale) {
+  const SharedTempDir shared;  // resumed under other plugins, too
   for (const auto& [plugin, ranks] : kSpreads) {
     const SharedTempDir folder;
     RunRanks(ranks, [&, name = std::string(plugin)](comm::World& world) {
+      if (name != "single") {
+        Tuned other(/*gpt2=*/true, world, name);
+        OkOrThrow(other.booster.resume(shared / "single").status());
+      }
       const auto values = [](Tuned& run) {
         std::vector<double> all;
         for (const auto& parameter : run.model->Parameters()) {
@@ -206,22 +212,34 @@ TEST(AdapterTest, ResumesBitForBitAndKnowsItsScale) {
       for (int i = 0; i < 4; ++i) whole.Step(world);
       for (int i = 0; i < 2; ++i) first.Step(world);
       OkOrThrow(first.booster.save_training_state(folder / "run", {.step = 2}));
+      const auto saved = ValueOrThrow(checkpoint::CheckpointReader::Open(
+          checkpoint::RealFileSystem(), folder / "run/step-00000002"));
+      for (const auto& parameter : first.model->Parameters()) {
+        EXPECT_EQ(saved.manifest().tensors.contains("model/" + parameter->name()),
+                  parameter->requires_grad())
+            << parameter->name();
+      }
       Tuned next(/*gpt2=*/true, world, name, "", /*seed=*/7);
       OkOrThrow(next.booster.resume(folder / "run").status());
       for (int i = 0; i < 2; ++i) next.Step(world);
       EXPECT_EQ(values(next), values(whole)) << name;
       if (name != "single") return;
-      SingleRankPlugin other_plugin;
-      Booster other(other_plugin);
-      const std::unique_ptr<nn::Module> model = MakeModel(/*gpt2=*/true);
-      model->Initialize(world.context(), {.seed = 1});
-      nn::LoraOptions options = OptionsOf(/*gpt2=*/true);
-      options.alpha = 5;
-      other.enable_lora(*model, options);
-      optim::AdamW optimizer(model->Parameters(), optim::AdamWOptions{.lr = 0.1});
-      std::ignore = other.boost(*model, optimizer);
-      EXPECT_THAT(Message(other.resume(folder / "run").status()),
-                  HasSubstr("scales of adapter default"));
+      OkOrThrow(first.booster.save_training_state(shared / "single", {.step = 2}));
+      const auto resumed = [&](uint64_t base_seed, double alpha) {
+        SingleRankPlugin other_plugin;
+        Booster other(other_plugin);
+        const std::unique_ptr<nn::Module> model = MakeModel(/*gpt2=*/true);
+        model->Initialize(world.context(), {.seed = base_seed});
+        nn::LoraOptions options = OptionsOf(/*gpt2=*/true);
+        options.alpha = alpha;
+        other.enable_lora(*model, options);
+        optim::AdamW optimizer(model->Parameters(), optim::AdamWOptions{.lr = 0.1});
+        std::ignore = other.boost(*model, optimizer, {.criterion = nn::CrossEntropyLoss()});
+        return Message(other.resume(folder / "run").status());
+      };
+      EXPECT_EQ(resumed(1, 3), "");
+      EXPECT_THAT(resumed(1, 5), HasSubstr("scales of adapter default"));
+      EXPECT_THAT(resumed(2, 3), HasSubstr("the frozen weights below the adapters are others"));
     });
   }
 }

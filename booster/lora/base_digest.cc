@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/booster/lora/base_digest.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "apogee/checkpoint/agreement.h"
+#include "apogee/checkpoint/save_plan.h"
+#include "apogee/nn/lora/lora.h"
+
+namespace apogee {
+namespace {
+
+// Mixes all bits of `x` (the finaliser of SplitMix64).
+uint64_t Mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+template <typename Bits>
+uint64_t SumOf(const Bits* bits, const Layout& layout, uint64_t seed) {
+  uint64_t sum = 0;
+  for (const Segment& segment : layout.segments()) {
+    for (int64_t i = 0; i < segment.length; ++i) {
+      const auto place = static_cast<uint64_t>(segment.begin + i);
+      sum += Mixed(Mixed(seed + place) + static_cast<uint64_t>(*bits++));
+    }
+  }
+  return sum;
+}
+
+// A sum over elements, so that their order does not matter.
+uint64_t SumOf(const checkpoint::TensorPart& part) {
+  const Tensor host = part.value.Detach().ToHost();
+  const std::string name = part.name + " " + DTypeName(host.dtype());
+  const uint64_t seed = XXH3_64bits(name.data(), name.size());
+  switch (DTypeSize(host.dtype())) {
+    case 2:
+      return SumOf(static_cast<const uint16_t*>(host.raw()), part.layout, seed);
+    case 4:
+      return SumOf(static_cast<const uint32_t*>(host.raw()), part.layout, seed);
+    case 8:
+      return SumOf(static_cast<const uint64_t*>(host.raw()), part.layout, seed);
+    default:
+      return SumOf(static_cast<const uint8_t*>(host.raw()), part.layout, seed);
+  }
+}
+
+}  // namespace
+
+bool HasAdapters(nn::Module& model) { return !nn::AdaptedLayers(model).empty(); }
+
+absl::StatusOr<std::string> BaseDigest(nn::Module& model, const Plugin& plugin) {
+  if (!HasAdapters(model)) return std::string();
+  std::vector<checkpoint::TensorPart> parts;
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (parameter->requires_grad()) continue;
+    parts.push_back({parameter->name(), parameter->data(), plugin.LayoutOf(*parameter)});
+  }
+  APOGEE_ASSIGN_OR_RETURN(const checkpoint::SavePlan plan,
+                          checkpoint::MakeSavePlan(parts, plugin.group()));
+  uint64_t own = 0;
+  for (const size_t index : plan.mine) own += SumOf(parts[index]);
+  uint64_t sum = 0;
+  for (const std::string& text : checkpoint::GatherTexts(std::to_string(own), plugin.group())) {
+    sum += std::stoull(text);
+  }
+  char digits[17];
+  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(sum));
+  return std::string(digits);
+}
+
+}  // namespace apogee
