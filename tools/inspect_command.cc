@@ -73,7 +73,8 @@ void AddInspectCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("inspect", "List the tensors of a checkpoint or weights");
   command
       ->add_option("path", flags->path,
-                   "A checkpoint folder, a folder of Hugging Face weights, or a .safetensors file")
+                   "A checkpoint folder, a folder of Hugging Face weights or of an adapter, or a "
+                   ".safetensors file")
       ->required();
   command->add_flag("--verify", flags->verify, "Read everything and check all digests");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });

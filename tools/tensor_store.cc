@@ -7,7 +7,9 @@
 #include <set>
 #include <system_error>
 
+#include "apogee/booster/lora/adapter_files.h"
 #include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/core/text/text.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 
 namespace apogee::tools {
@@ -72,11 +74,22 @@ absl::Status TensorStore::OpenFolder(const std::string& path,
     }
     return absl::OkStatus();
   }
-  if (!has(checkpoint::kHfSingleName) && !has(checkpoint::kHfIndexName)) {
+  const bool is_model = has(checkpoint::kHfSingleName) || has(checkpoint::kHfIndexName);
+  const bool is_adapter = !is_model && has(kAdapterWeightsName);
+  if (!is_model && !is_adapter) {
     return NotFound(path, ": has none of ", checkpoint::kManifestName, ", ",
-                    checkpoint::kHfSingleName, " and ", checkpoint::kHfIndexName);
+                    checkpoint::kHfSingleName, ", ", checkpoint::kHfIndexName, " and ",
+                    kAdapterWeightsName);
   }
-  auto weights = checkpoint::HfWeights::Open(RealFileSystem(), path);
+  if (is_adapter) {
+    APOGEE_ASSIGN_OR_RETURN(const AdapterConfig config, ReadAdapterConfig(*RealFileSystem(), path));
+    attributes_ = {{"base model", config.base_model},
+                   {"rank", std::to_string(config.lora.rank)},
+                   {"alpha", nn::ConfigText(config.lora.alpha)},
+                   {"targets", JoinTexts(config.lora.targets, " ")}};
+  }
+  auto weights = checkpoint::HfWeights::Open(
+      RealFileSystem(), path, is_adapter ? kAdapterWeightsName : checkpoint::kHfSingleName);
   if (!weights.ok()) return MissingIsDamage(weights.status());
   weights_ = *std::move(weights);
   AddEntries(weights_->tensors());

@@ -63,21 +63,22 @@ absl::Status CheckTensors(const HfWeights& weights, const std::map<std::string, 
   return InvalidArgument(dir, ": this adapter is of another base:", text);
 }
 
-absl::StatusOr<AdapterConfig> ReadConfig(checkpoint::FileSystem& files, const std::string& dir) {
+}  // namespace
+
+absl::StatusOr<AdapterConfig> ReadAdapterConfig(checkpoint::FileSystem& files,
+                                                const std::string& dir) {
   const std::string path = checkpoint::JoinPath(dir, kAdapterConfigName);
   APOGEE_ASSIGN_OR_RETURN(const std::string json,
                           checkpoint::ReadTextFile(files, path, kMaxAdapterConfigBytes));
   return ParseAdapterConfig(json, path);
 }
 
-}  // namespace
-
 std::string AdapterFileName(const std::string& name) { return kPrefix + name; }
 
 absl::StatusOr<AdapterConfig> AddPretrainedLora(
     nn::Module& model, const std::string& dir, const std::string& adapter,
     const std::shared_ptr<checkpoint::FileSystem>& files) {
-  APOGEE_ASSIGN_OR_RETURN(AdapterConfig config, ReadConfig(*files, dir));
+  APOGEE_ASSIGN_OR_RETURN(AdapterConfig config, ReadAdapterConfig(*files, dir));
   APOGEE_ASSIGN_OR_RETURN(const HfWeights weights,
                           HfWeights::Open(files, dir, kAdapterWeightsName));
   std::map<std::string, Shape> wanted;

@@ -18,6 +18,10 @@
 
 namespace apogee {
 
+// Reads and checks the folder's adapter_config.json.
+absl::StatusOr<AdapterConfig> ReadAdapterConfig(checkpoint::FileSystem& files,
+                                                const std::string& dir);
+
 // A name of AdapterTensors as the files have it.
 std::string AdapterFileName(const std::string& name);
 

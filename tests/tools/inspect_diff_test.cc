@@ -102,6 +102,20 @@ TEST(InspectTest, FilesAndWeights) {
   EXPECT_THAT(cut.out, HasSubstr("model.safetensors: byte 0"));
 }
 
+TEST(InspectTest, AnAdapterShowsItsOptions) {
+  const TempDir folder;
+  SafetensorsFile file;
+  file.Add<uint8_t>("base_model.model.q.lora_A.weight", "U8", {2}, {1, 2});
+  WriteBytes(folder / "adapter_model.safetensors", file.Bytes());
+  WriteBytes(folder / "adapter_config.json",
+             R"({"r": 4, "lora_alpha": 6, "target_modules": ["q"]})");
+  const CommandResult shown = Command("inspect " + folder.path());
+  EXPECT_EQ(shown.code, 0) << shown.out;
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("base_model.model.q.lora_A.weight"), HasSubstr("rank = 4\n"),
+                    HasSubstr("alpha = 6\n"), HasSubstr("targets = q\n")));
+}
+
 TEST(InspectTest, WrongUse) {
   const TempDir folder;
   EXPECT_EQ(Command("inspect").code, 2);
