@@ -238,8 +238,9 @@ class Booster : private StepListener {
   // nothing has changed.
   absl::StatusOr<checkpoint::LoadReport> load_model(const std::string& path,
                                                     const LoadModelOptions& options = {});
-  // Writes an adapter of enable_lora as PEFT has it: a new folder with adapter_model.safetensors and
-  // adapter_config.json, the same bytes under every plugin. Throws Error for an unknown adapter.
+  // Writes an adapter of enable_lora as PEFT has it: a new folder with adapter_model.safetensors
+  // and adapter_config.json, the same bytes under every plugin. Throws Error for an unknown
+  // adapter.
   absl::Status save_adapter(const std::string& path, const SaveAdapterOptions& options = {});
   // Reads the values of such a folder into an adapter of the same layers and ranks. On an error,
   // which lists everything that does not fit, nothing has changed.

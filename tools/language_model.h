@@ -29,7 +29,8 @@ struct LanguageModelFlags {
   int threads = 0;  // 0: one per core
 };
 
-// Adds --tokenizer, --adapter, --dtype, --threads and --device. `note` ends the help of --tokenizer.
+// Adds --tokenizer, --adapter, --dtype, --threads and --device. `note` ends the help of
+// --tokenizer.
 void AddModelOptions(CLI::App& command, LanguageModelFlags& flags, const std::string& note = "");
 
 struct LanguageModel {

@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The recorded tolerances hold for f32. In f64 the values that are recorded in float32 must agree to
-// their rounding, and those in float64 to the rounding of sums.
+// The recorded tolerances hold for f32. In f64 the values that are recorded in float32 must agree
+// to their rounding, and those in float64 to the rounding of sums.
 class PeftTolerances {
  public:
   PeftTolerances(Json recorded, DType dtype)

@@ -2,9 +2,10 @@
 
 // adapter_config.json of PEFT: the options of an adapter.
 //
-//   APOGEE_ASSIGN_OR_RETURN(AdapterConfig config, ParseAdapterConfig(json, "dir/adapter_config.json"));
+//   APOGEE_ASSIGN_OR_RETURN(const AdapterConfig config, ParseAdapterConfig(json, path));
 //   nn::AddLora(model, config.lora);
-//   std::string text = FormatAdapterConfig({.lora = options, .base_model = "gpt2"}, model);
+//   std::string text = FormatAdapterConfig({.lora = options, .base_model = "gpt2"},
+//                                          /*fan_in_fan_out=*/true);
 //
 // Fields that this library does not know, and that are not null, false or empty, are refused by
 // name: they may change what the adapter computes. Keys of patterns and targets are ends of names;

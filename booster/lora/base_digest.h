@@ -17,8 +17,8 @@ namespace apogee {
 // Whether the model has adapters: then what is frozen is not saved.
 bool HasAdapters(nn::Module& model);
 
-// 16 hexadecimal digits, of all bits of the frozen parameters, their places, names and dtypes; "" if
-// the model has no adapters. Collective over the plugin's ranks, all of which get the same.
+// 16 hexadecimal digits, of all bits of the frozen parameters, their places, names and dtypes; ""
+// if the model has no adapters. Collective over the plugin's ranks, all of which get the same.
 absl::StatusOr<std::string> BaseDigest(nn::Module& model, const Plugin& plugin);
 
 }  // namespace apogee

@@ -86,8 +86,8 @@ class Adaptable {
 // weight has none, later by Module::Initialize.
 void GiveFirstValue(Parameter& factor, const Init& init, uint64_t seed, const Parameter& weight);
 
-// `product`, W x (with a bias, unless DoRA scales it), in the dtype in which 16-bit floats are computed -> the same with
-// the adapter. `x`: this rank's input. `training`: draws dropout from `generator`.
+// Adds an adapter to `product`, W x (with the bias, unless DoRA scales it) in the dtype in which
+// 16-bit floats are computed. `x`: this rank's input. `training`: draws dropout from `generator`.
 Tensor WithAdapter(const Tensor& x, const Tensor& product, const LoraFactors& factors,
                    const AdaptedWeight& base, const AdapterOps& ops, bool training,
                    Generator& generator);

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Adapters of low rank (Hu et al., "LoRA", 2021) for the nn::Linear and nn::Embedding layers of a
-// model, as PEFT has them. The model's own parameters are frozen; an optimizer then trains the factors only.
+// model, as PEFT has them. The model's own parameters are frozen; an optimizer then trains the
+// factors only.
 //
 //   model.Initialize(context, {.seed = 1});
 //   nn::AddLora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
 //   optim::AdamW optimizer(model.Parameters(), options);      // frozen parameters have no states
 //   auto boosted = booster.boost(model, optimizer, ...);
 //
-// A layer "h.0.q_proj" gets the parameters "h.0.q_proj.lora_A.default.weight" [rank, in], drawn
-// uniformly from +-1 / sqrt(in), and "h.0.q_proj.lora_B.default.weight" [out, rank], zeros: at first
-// the model computes what it did before. With DoRA it also gets "..lora_magnitude_vector.default.weight"
-// [out], the norms of the rows of its weight. nn/lora/adapter.h has the formulas.
+// A layer "h.0.q_proj" gets two parameters, or with DoRA three. At first the model computes what it
+// did before.
 //
-// Under tensor parallelism factors are cut with their layer; checkpoint/peft/adapter_files.h reads
-// and writes PEFT's folders.
+//   h.0.q_proj.lora_A.default.weight                 [rank, in], uniform in +-1 / sqrt(in)
+//   h.0.q_proj.lora_B.default.weight                 [out, rank], zeros
+//   h.0.q_proj.lora_magnitude_vector.default.weight  [out], the norms of the rows of its weight
+//
+// nn/lora/adapter.h has the formulas. Under tensor parallelism factors are cut with their layer.
+// Booster::save_adapter writes PEFT's folders.
 #ifndef APOGEE_NN_LORA_LORA_H_
 #define APOGEE_NN_LORA_LORA_H_
 
@@ -66,8 +69,8 @@ std::vector<std::pair<std::string, Adaptable*>> AdaptedLayers(Module& model);
 // keep their values. Throws Error for an unknown name.
 void SetActiveAdapters(Module& model, const std::vector<std::string>& adapters);
 
-// The names and shapes of the tensors that AddLora would add or train, as AdapterTensors names them.
-// Throws Error as AddLora does. Changes nothing.
+// The names and shapes of the tensors that AddLora would add or train, as AdapterTensors names
+// them. Throws Error as AddLora does. Changes nothing.
 std::map<std::string, Shape> PlannedTensors(Module& model, const LoraOptions& options,
                                             const std::string& adapter = "default");
 
