@@ -85,7 +85,7 @@ class Plan {
     }
   }
 
-  // PEFT leaves out the output layer of a language model: the one that no other layer follows.
+  // As PEFT, all-linear leaves out the layer that computes logits.
   bool IsOutput(const std::string& name) const {
     return LoraNameMatches("lm_head", name) || LoraNameMatches("embed_out", name) ||
            LoraNameMatches("cls.predictions.decoder", name);
@@ -171,7 +171,8 @@ class Plan {
 // Of parameters that are trained with the adapters, by their last names.
 bool IsFactor(const std::string& name) { return name.find(".lora_") != std::string::npos; }
 
-void Freeze(Module& model, const Plan& plan, LoraBias bias) {
+// `first`: there was no adapter before. A further one leaves trainable what an earlier one trains.
+void Freeze(Module& model, const Plan& plan, LoraBias bias, bool first) {
   std::set<const Parameter*> trained;
   for (const Module* module : plan.modules_to_save) {
     for (const ParameterPtr& parameter : module->Parameters()) trained.insert(parameter.get());
@@ -181,17 +182,15 @@ void Freeze(Module& model, const Plan& plan, LoraBias bias) {
     const bool also = bias != LoraBias::kNone && linear != nullptr && linear->bias() != nullptr;
     if (also) trained.insert(linear->bias().get());
   }
-  const bool first = std::ranges::none_of(
-      AdaptedLayers(model), [](const auto& layer) { return layer.second->adapters().size() > 1; });
   for (const ParameterPtr& parameter : model.Parameters()) {
     const bool is_bias = bias == LoraBias::kAll && parameter->name().ends_with("bias");
     const bool keep = IsFactor(parameter->name()) || is_bias || trained.contains(parameter.get());
-    if (keep || !first) {
-      if (keep) parameter->set_requires_grad(true);
-      continue;
+    if (keep) {
+      parameter->set_requires_grad(true);
+    } else if (first) {
+      parameter->set_requires_grad(false);
+      parameter->zero_grad();
     }
-    parameter->set_requires_grad(false);
-    parameter->zero_grad();
   }
 }
 
@@ -204,6 +203,7 @@ bool LoraNameMatches(const std::string& key, const std::string& name) {
 void AddLora(Module& model, const LoraOptions& options, const std::string& adapter) {
   const Plan plan(model, options, adapter);
   APOGEE_CHECK(plan.problems.empty(), "lora: cannot add the adapter:", plan.problems);
+  const bool first = AdaptedLayers(model).empty();
   for (const Target& target : plan.targets) {
     const auto rank = static_cast<double>(target.rank);
     target.layer->AddAdapter({.adapter = adapter,
@@ -213,7 +213,7 @@ void AddLora(Module& model, const LoraOptions& options, const std::string& adapt
                               .use_dora = options.use_dora,
                               .seed = options.seed});
   }
-  Freeze(model, plan, options.bias);
+  Freeze(model, plan, options.bias, first);
 }
 
 std::map<std::string, Shape> PlannedTensors(Module& model, const LoraOptions& options,

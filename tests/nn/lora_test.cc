@@ -215,6 +215,20 @@ TEST(LoraTest, SeveralAdapters) {
   EXPECT_TRUE(net.FindParameter("up.lora_A.second.weight")->requires_grad());
 }
 
+// Also if no layer has both.
+TEST(LoraTest, AFurtherAdapterLeavesWhatIsTrained) {
+  Net net;
+  AddLora(net, {.rank = 2, .targets = {"up"}, .modules_to_save = {"embed"}}, "first");
+  AddLora(net, {.rank = 1, .targets = {"down"}}, "second");
+  std::set<std::string> trained;
+  for (const ParameterPtr& parameter : net.Parameters()) {
+    if (parameter->requires_grad()) trained.insert(parameter->name());
+  }
+  EXPECT_THAT(trained,
+              ElementsAre("down.lora_A.second.weight", "down.lora_B.second.weight", "embed.weight",
+                          "up.lora_A.first.weight", "up.lora_B.first.weight"));
+}
+
 TEST(LoraTest, MergedWeightsComputeTheSameAndUnmergeIsExact) {
   for (const bool dora : {false, true}) {
     Net net;
