@@ -33,16 +33,6 @@ Tensor Packed(const Tensor& whole, const Layout& layout) {
   return packed;
 }
 
-// What a training checkpoint leaves out.
-std::set<const autograd::Parameter*> BaseOf(nn::Module& model) {
-  std::set<const autograd::Parameter*> base;
-  if (!HasAdapters(model)) return base;
-  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    if (!parameter->requires_grad()) base.insert(parameter.get());
-  }
-  return base;
-}
-
 }  // namespace
 
 std::vector<PlacedTensor> PlacedTensors(const nn::Module& model, const Plugin& plugin) {

@@ -119,6 +119,10 @@ Tensor Linear::Finish(const Tensor& x, const Tensor& product, const AdapterOps& 
   Tensor y = product;
   for (const LoraFactors& factors : adapters_) {
     if (!factors.is_active) continue;
+    // DoRA scales the whole product, and the norm knows the factors of one adapter only.
+    APOGEE_CHECK(factors.magnitude == nullptr || IsOnlyActive(factors), "linear \"", full_name(),
+                 "\": the adapter \"", factors.adapter,
+                 "\" has use_dora, so no other may be active; call SetActiveAdapters with one");
     y = WithAdapter(x, y, factors, {*weight_, layout()}, ops, is_training(), generator());
   }
   if (bias_ != nullptr && !ProductBias().defined()) {

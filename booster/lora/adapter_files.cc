@@ -131,7 +131,7 @@ absl::Status LoadAdapterValues(const checkpoint::CheckpointTarget& source,
   };
   APOGEE_RETURN_IF_ERROR(checkpoint::AgreeOnStatus(check(), group));
   return checkpoint::LoadModelWeights(source, parts,
-                                      {.strict = false, .single_name = kAdapterWeightsName}, group)
+                                      {.single_name = kAdapterWeightsName, .strict = false}, group)
       .status();
 }
 

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <cstdio>
+#include <set>
 #include <vector>
 
 #include "apogee/checkpoint/agreement.h"
@@ -53,13 +54,21 @@ uint64_t SumOf(const checkpoint::TensorPart& part) {
 
 }  // namespace
 
-bool HasAdapters(nn::Module& model) { return !nn::AdaptedLayers(model).empty(); }
+std::set<const autograd::Parameter*> BaseOf(nn::Module& model) {
+  std::set<const autograd::Parameter*> base;
+  if (nn::AdaptedLayers(model).empty()) return base;
+  for (const autograd::ParameterPtr& parameter : model.Parameters()) {
+    if (!parameter->requires_grad()) base.insert(parameter.get());
+  }
+  return base;
+}
 
 absl::StatusOr<std::string> BaseDigest(nn::Module& model, const Plugin& plugin) {
-  if (!HasAdapters(model)) return std::string();
+  if (nn::AdaptedLayers(model).empty()) return std::string();
+  const std::set<const autograd::Parameter*> base = BaseOf(model);
   std::vector<checkpoint::TensorPart> parts;
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
-    if (parameter->requires_grad()) continue;
+    if (!base.contains(parameter.get())) continue;
     parts.push_back({parameter->name(), parameter->data(), plugin.LayoutOf(*parameter)});
   }
   APOGEE_ASSIGN_OR_RETURN(const checkpoint::SavePlan plan,

@@ -7,6 +7,7 @@
 #ifndef APOGEE_BOOSTER_LORA_BASE_DIGEST_H_
 #define APOGEE_BOOSTER_LORA_BASE_DIGEST_H_
 
+#include <set>
 #include <string>
 
 #include "apogee/core/status.h"
@@ -14,11 +15,12 @@
 
 namespace apogee {
 
-// Whether the model has adapters: then what is frozen is not saved.
-bool HasAdapters(nn::Module& model);
+// The frozen parameters of a model with adapters, which training checkpoints leave out. Empty if
+// there are no adapters: then frozen parameters are saved like the others.
+std::set<const autograd::Parameter*> BaseOf(nn::Module& model);
 
-// 16 hexadecimal digits, of all bits of the frozen parameters, their places, names and dtypes; ""
-// if the model has no adapters. Collective over the plugin's ranks, all of which get the same.
+// 16 hexadecimal digits, of all bits of BaseOf(model), their places, names and dtypes; "" if the
+// model has no adapters. Collective over the plugin's ranks, all of which get the same.
 absl::StatusOr<std::string> BaseDigest(nn::Module& model, const Plugin& plugin);
 
 }  // namespace apogee

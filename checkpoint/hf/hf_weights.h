@@ -68,6 +68,8 @@ absl::StatusOr<std::unique_ptr<PlannedSave>> PlanModelWeights(std::vector<Tensor
                                                               const comm::GroupPtr& group);
 
 struct LoadWeightsOptions {
+  // The name of a single file. With another name than this one, only that file is read.
+  std::string single_name = kHfSingleName;
   // false: missing and unexpected tensors are reported and not refused.
   bool strict = true;
   // A prefix of all model names that are to be read, which the names in the files lack: "gpt." if
@@ -79,8 +81,6 @@ struct LoadWeightsOptions {
   std::string file_prefix = {};
   // If neither is given and tensors of the files are unexpected, the prefix with which none is. If
   // there are several such prefixes, an error names them.
-  // Another name: only that file is read.
-  std::string single_name = kHfSingleName;
 };
 
 // Fills the first layout.local_numel() elements of every target from the tensor of its name,

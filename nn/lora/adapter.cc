@@ -24,16 +24,18 @@ Tensor Sum(const LoraFactors& factors, const AdaptedWeight& base) {
                        autograd::Scale(autograd::MatMul(b, a), factors.scale));
 }
 
-// magnitude / the norms of the rows of `sum`, which are constants. [out]
+// The norms of the rows of `sum`, which are constants for gradients. [out]
+Tensor NormsOf(const Tensor& sum, const AdapterOps& ops) {
+  const autograd::NoGradGuard no_grad;
+  const Tensor squares = autograd::Sum(autograd::Square(sum), {1});
+  if (ops.sum_squares) ops.sum_squares(squares);
+  return autograd::Sqrt(squares);
+}
+
+// magnitude / NormsOf(sum). [out]
 Tensor Gain(const LoraFactors& factors, const Tensor& sum, const AdapterOps& ops) {
-  Tensor norms;
-  {
-    const autograd::NoGradGuard no_grad;
-    const Tensor squares = autograd::Sum(autograd::Square(sum), {1});
-    if (ops.sum_squares) ops.sum_squares(squares);
-    norms = autograd::Sqrt(squares);
-  }
-  return autograd::Div(autograd::Cast(factors.magnitude->value(), sum.dtype()), norms);
+  const Tensor magnitude = autograd::Cast(factors.magnitude->value(), sum.dtype());
+  return autograd::Div(magnitude, NormsOf(sum, ops));
 }
 
 }  // namespace
@@ -42,6 +44,12 @@ void Adaptable::SetActiveAdapters(const std::vector<std::string>& adapters) {
   for (LoraFactors& factors : adapters_) {
     factors.is_active = std::ranges::find(adapters, factors.adapter) != adapters.end();
   }
+}
+
+bool Adaptable::IsOnlyActive(const LoraFactors& factors) const {
+  return std::ranges::none_of(adapters_, [&](const LoraFactors& other) {
+    return other.is_active && other.adapter != factors.adapter;
+  });
 }
 
 void GiveFirstValue(Parameter& factor, const Init& init, uint64_t seed, const Parameter& weight) {
@@ -76,9 +84,7 @@ Tensor WithAdapter(const Tensor& x, const Tensor& product, const LoraFactors& fa
 }
 
 Tensor RowNorms(const LoraFactors& factors, const AdaptedWeight& base) {
-  const autograd::NoGradGuard no_grad;
-  const Tensor sum = Sum(factors, base);
-  return autograd::Sqrt(autograd::Sum(autograd::Square(sum), {1})).To(base.weight.dtype());
+  return NormsOf(Sum(factors, base), {}).To(base.weight.dtype());
 }
 
 Tensor MergedTable(const LoraFactors& factors, const Parameter& weight) {

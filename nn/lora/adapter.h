@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// LoraFactors: what one adapter adds to one nn::Linear (Hu et al., "LoRA", 2021).
+// LoraFactors: the factors of one adapter in one layer (Hu et al., "LoRA", 2021). For nn::Linear:
 //
 //   y = W x + b + scale * B (A dropout(x))
 //   y = g * (W x + scale * B (A dropout(x))) + b,  g = magnitude / |rows of W + scale * B A|
@@ -77,6 +77,8 @@ class Adaptable {
   virtual Tensor Merged(const LoraFactors& factors) const = 0;
   const std::vector<LoraFactors>& adapters() const { return adapters_; }
   void SetActiveAdapters(const std::vector<std::string>& adapters);
+  // Whether no other adapter of this layer is active.
+  bool IsOnlyActive(const LoraFactors& factors) const;
 
  protected:
   std::vector<LoraFactors> adapters_;

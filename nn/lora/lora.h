@@ -9,8 +9,8 @@
 //   optim::AdamW optimizer(model.Parameters(), options);      // frozen parameters have no states
 //   auto boosted = booster.boost(model, optimizer, ...);
 //
-// A layer "h.0.q_proj" gets two parameters, or with DoRA three. At first the model computes what it
-// did before.
+// A layer "h.0.q_proj" gets two parameters, or with DoRA three. At first the model's
+// results do not change.
 //
 //   h.0.q_proj.lora_A.default.weight                 [rank, in], uniform in +-1 / sqrt(in)
 //   h.0.q_proj.lora_B.default.weight                 [out, rank], zeros
@@ -66,7 +66,8 @@ void AddLora(Module& model, const LoraOptions& options, const std::string& adapt
 std::vector<std::pair<std::string, Adaptable*>> AdaptedLayers(Module& model);
 
 // Only these adapters take part from now on; none: the model without adapters. Frozen or not, all
-// keep their values. Throws Error for an unknown name.
+// keep their values. Throws Error for an unknown name. An adapter with DoRA must be the only active
+// one of a layer: forward throws otherwise.
 void SetActiveAdapters(Module& model, const std::vector<std::string>& adapters);
 
 // The names and shapes of the tensors that AddLora would add or train, as AdapterTensors names
@@ -74,7 +75,7 @@ void SetActiveAdapters(Module& model, const std::vector<std::string>& adapters);
 std::map<std::string, Shape> PlannedTensors(Module& model, const LoraOptions& options,
                                             const std::string& adapter = "default");
 
-// What an adapter trains, in the order of the model, by its names in PEFT's files without
+// The parameters of an adapter, in the order of the model, by their names in PEFT's files without
 // "base_model.model.": factors, biases, and the modules to save. `options`: of the adapter.
 std::vector<std::pair<std::string, ParameterPtr>> AdapterTensors(Module& model,
                                                                  const LoraOptions& options,

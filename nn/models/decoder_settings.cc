@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "apogee/nn/models/decoder.h"
+#include "apogee/nn/moe/moe.h"
 
 namespace apogee::nn {
 namespace {

@@ -84,6 +84,9 @@ class Moe : public Module, public Configured {
   bool keeps_logits_ = false;
 };
 
+// The settings of a configuration that define the function, for ConfigOf.
+std::string MoeText(const MoeConfig& config);
+
 // The Moe layers of a model, in order of registration.
 std::vector<Moe*> MoeLayers(Module& model);
 

@@ -65,8 +65,6 @@ struct MoeConfig {
 
 // The problems of a configuration, one a line with a leading "\n  "; "": there is none.
 std::string MoeProblems(const MoeConfig& config);
-// The settings that define the function, for ConfigOf.
-std::string MoeText(const MoeConfig& config);
 
 }  // namespace apogee::nn
 

@@ -18,8 +18,9 @@ namespace apogee {
 inline comm::GroupPtr ExchangeGroup(const comm::Mesh& mesh, comm::Axis axis) {
   constexpr std::chrono::seconds kTimeout{60};
   const comm::GroupPtr group = mesh.group(axis);
-  const comm::GroupPtr gradients = mesh.group({comm::Axis::kDp, comm::Axis::kSp, comm::Axis::kEp});
-  return group == gradients ? group->Duplicate(kTimeout) : group;
+  using enum comm::Axis;
+  const bool averages = group == mesh.group({kDp, kSp, kEp}) || group == mesh.group({kDp, kSp});
+  return averages ? group->Duplicate(kTimeout) : group;
 }
 
 }  // namespace apogee

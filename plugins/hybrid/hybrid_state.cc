@@ -2,7 +2,6 @@
 
 #include "apogee/plugins/hybrid/hybrid_state.h"
 
-#include <chrono>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -17,11 +16,6 @@
 #include "apogee/plugins/sharding/engine.h"
 
 namespace apogee {
-namespace {
-
-constexpr std::chrono::seconds kTimeout{60};  // launch's default for any collective
-
-}  // namespace
 
 HybridParallelPlugin::State::State(const comm::World& world, const TrainingOptions& training,
                                    const HybridParallelOptions& options)
@@ -110,11 +104,6 @@ void HybridParallelPlugin::State::MakeInner() {
     cut.is_expert = [this](const autograd::Parameter& parameter) { return IsExpert(parameter); };
     cut.expert_copies = mesh_->group({comm::Axis::kDp, comm::Axis::kSp});
     cut.expert_statistics = mesh_->group({comm::Axis::kDp, comm::Axis::kSp, comm::Axis::kTp});
-    // At stage 3 experts' gradients are reduced inside backward, where sequence parallelism may use
-    // the same ranks' group, too.
-    if (options_.stage == 3 && cut.expert_copies != nullptr) {
-      cut.expert_copies = cut.expert_copies->Duplicate(kTimeout);
-    }
   }
   if (options_.stage == 0) {
     inner_ = std::make_unique<DdpPlugin>(dp, training_, DdpOptions{}, cut);

@@ -176,7 +176,10 @@ void ShardedEngine::Choose(const nn::Module& model, optim::Optimizer& optimizer)
   const size_t num_others = sharded_.size() - experts.size();
   shares_.push_back({.group = group_, .first = 0, .count = num_others});
   if (cut_.is_expert) {
-    shares_.push_back({.group = cut_.expert_copies, .first = num_others, .count = experts.size()});
+    shares_.push_back({.group = cut_.expert_copies,
+                       .first = num_others,
+                       .count = experts.size(),
+                       .is_experts = true});
   }
 }
 

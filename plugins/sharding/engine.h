@@ -161,6 +161,7 @@ class ShardedEngine : public DataParallelEngine {
     comm::GroupPtr group;
     size_t first = 0, count = 0;  // in sharded_
     size_t first_chunk = 0;       // among the chunks of all shares
+    bool is_experts = false;
     std::unique_ptr<chunk::GradientChunks> gradients = {};
   };
 

@@ -123,8 +123,9 @@ chunk::GradientChunkOptions GatheredEngine::GradientOptions(optim::Optimizer& op
       }};
   if (!optimizer.traits().fused_backward) return options;
   if (fused_ == nullptr) fused_ = std::make_unique<FusedShards>(optimizer, unheld_);
-  const bool experts = &share != &shares_[0];
-  options.on_chunk = [this, experts] { fused_->OnChunk(experts ? &expert_statistics_ : nullptr); };
+  options.on_chunk = [this, experts = share.is_experts] {
+    fused_->OnChunk(experts ? &expert_statistics_ : nullptr);
+  };
   // Without a norm there is no first walk in which ranks compare options.
   options.agreement = {
       .digest = [&optimizer] { return optimizer.OptionsDigest(); },

@@ -87,7 +87,7 @@ void ResidentEngine::PlaceValues(const Share& share, const std::vector<chunk::Ch
 chunk::GradientChunkOptions ResidentEngine::GradientOptions(optim::Optimizer& /*optimizer*/,
                                                             const Share& share) {
   // If ranks waited inside backward for chunks of different shares, they would wait for ever.
-  return {.overlap = training_.overlap && &share == &shares_[0],
+  return {.overlap = training_.overlap && !share.is_experts,
           .communication_dtype = communication_dtype_,
           .keep_whole = options_.stage == 1};
 }

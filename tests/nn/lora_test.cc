@@ -209,6 +209,13 @@ TEST(LoraTest, SeveralAdapters) {
   EXPECT_NE(output({"first", "second"}), first);
   EXPECT_EQ(output({"first"}), first);
   ExpectClose(output({}), base, 1e-14);
+  AddLora(net, {.rank = 1, .targets = {"up"}, .use_dora = true}, "dora");
+  EXPECT_THAT(
+      [&] {
+        output({"first", "dora"});
+      },
+      Says(HasSubstr("\"dora\" has use_dora, so no other may be active")));
+  EXPECT_NE(output({"dora"}), first);
   EXPECT_THAT([&] { SetActiveAdapters(net, {"third"}); },
               Says(HasSubstr("unknown adapter \"third\"")));
   EXPECT_TRUE(net.FindParameter("up.lora_A.first.weight")->requires_grad());
