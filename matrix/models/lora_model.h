@@ -10,7 +10,7 @@
 
 namespace apogee::matrix {
 
-// Four layers and eight tokens, so that every way to cut fits. Llama: all layers, of two ranks.
+// Four layers and eight tokens, so that every way to cut fits. Llama: all layers, with two different ranks.
 // GPT-2: its transposed and fused layers; the last norm is trained, too.
 class LoraWorkload : public LmWorkload {
  public:
