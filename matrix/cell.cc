@@ -102,34 +102,41 @@ void AppendHybrid(const Catalog& catalog, const std::string& optimizer, const Pl
   }
 }
 
-// Every family with AdamW in f64 under each way to shard: data parallelism, tensor parallelism,
-// pipelines, sequences, and products of these.
+// The ways to shard: data parallelism, tensor parallelism, pipelines, sequences, and products of
+// these. Model families and adapters each meet most of them.
+struct WayToShard {
+  const char* plugin;
+  int world;
+  bool families = true, adapters = true;
+};
+constexpr WayToShard kWaysToShard[] = {
+    {"ddp", 3},
+    {"zero1", 2},
+    {"zero2", 3},
+    {"gemini", 2},
+    {"hybrid_tp2_zero0", 2},
+    {.plugin = "hybrid_tp2_zero2", .world = 4, .adapters = false},
+    {.plugin = "hybrid_tp2_zero1", .world = 4, .families = false},
+    {.plugin = "hybrid_tp4_zero2", .world = 8, .families = false},
+    {"gemini_tp2", 4},
+    {"hybrid_pp2_1f1b_zero0", 2},
+    {"hybrid_pp2_zbv_zero2", 4},
+    {"hybrid_pp2_tp2_interleaved_zero1", 8},
+    {"hybrid_sp2_split_gather_tp2_zero0", 2},
+    {"gemini_sp2_split_gather_tp2", 4},
+    {"hybrid_sp2_all_to_all_zero0", 2},
+    {"hybrid_sp2_ring_attn_zero0", 2},
+    {"gemini_sp2_ring_attn_tp2", 4}};
+
+// Every family with AdamW in f64 under each way to shard.
 void AppendFamilies(const Catalog& catalog, std::vector<Cell>& cells) {
-  struct Layout {
-    const char* plugin;
-    int world;
-  };
-  constexpr Layout kLayouts[] = {{"ddp", 3},
-                                 {"zero1", 2},
-                                 {"zero2", 3},
-                                 {"gemini", 2},
-                                 {"hybrid_tp2_zero0", 2},
-                                 {"hybrid_tp2_zero2", 4},
-                                 {"gemini_tp2", 4},
-                                 {"hybrid_pp2_1f1b_zero0", 2},
-                                 {"hybrid_pp2_zbv_zero2", 4},
-                                 {"hybrid_pp2_tp2_interleaved_zero1", 8},
-                                 {"hybrid_sp2_split_gather_tp2_zero0", 2},
-                                 {"gemini_sp2_split_gather_tp2", 4},
-                                 {"hybrid_sp2_all_to_all_zero0", 2},
-                                 {"hybrid_sp2_ring_attn_zero0", 2},
-                                 {"gemini_sp2_ring_attn_tp2", 4}};
   for (const std::string& name : catalog.workloads.names()) {
     const auto* family = dynamic_cast<const FamilyWorkload*>(&catalog.FindWorkload(name));
     if (family == nullptr) continue;
     int turn = 0;
-    for (const Layout& layout : kLayouts) {
-      const std::string plugin = layout.plugin;
+    for (const WayToShard& way : kWaysToShard) {
+      if (!way.families) continue;
+      const std::string plugin = way.plugin;
       const bool pipeline = plugin.find("_pp") != std::string::npos;
       const bool sequence = plugin.find("_sp") != std::string::npos;
       if (!family->is_chain() && (pipeline || sequence)) continue;
@@ -141,7 +148,7 @@ void AppendFamilies(const Catalog& catalog, std::vector<Cell>& cells) {
       const Window& window = kWindows[turn++ % std::size(kWindows)];
       cells.push_back({.optimizer = "adamw",
                        .plugin = plugin,
-                       .world = layout.world,
+                       .world = way.world,
                        .precision = "f64",
                        .accumulate = window.accumulate,
                        .no_sync = window.no_sync,
@@ -170,30 +177,15 @@ bool IsOffered(const std::string& optimizer, const PluginVariant& plugin,
 
 // Adapters with every optimizer, in one precision under each way to shard, with each model.
 void AppendLora(const Catalog& catalog, const std::string& optimizer, std::vector<Cell>& cells) {
-  constexpr std::pair<const char*, int> kLayouts[] = {{"ddp", 3},
-                                                      {"zero1", 2},
-                                                      {"zero2", 3},
-                                                      {"gemini", 2},
-                                                      {"hybrid_tp2_zero0", 2},
-                                                      {"hybrid_tp2_zero1", 4},
-                                                      {"hybrid_tp4_zero2", 8},
-                                                      {"gemini_tp2", 4},
-                                                      {"hybrid_pp2_1f1b_zero0", 2},
-                                                      {"hybrid_pp2_zbv_zero2", 4},
-                                                      {"hybrid_pp2_tp2_interleaved_zero1", 8},
-                                                      {"hybrid_sp2_split_gather_tp2_zero0", 2},
-                                                      {"gemini_sp2_split_gather_tp2", 4},
-                                                      {"hybrid_sp2_all_to_all_zero0", 2},
-                                                      {"hybrid_sp2_ring_attn_zero0", 2},
-                                                      {"gemini_sp2_ring_attn_tp2", 4}};
   constexpr const char* kPrecisions[] = {"f64", "f32", "bf16"};
   size_t turn = Choice(optimizer, std::size(kPrecisions));
-  for (const auto& [plugin, world] : kLayouts) {
-    if (!IsOffered(optimizer, catalog.FindPlugin(plugin), catalog.optimizers)) continue;
+  for (const WayToShard& way : kWaysToShard) {
+    if (!way.adapters) continue;
+    if (!IsOffered(optimizer, catalog.FindPlugin(way.plugin), catalog.optimizers)) continue;
     for (const char* workload : {"lora", "lora_gpt2"}) {
       Cell cell = {.optimizer = optimizer,
-                   .plugin = plugin,
-                   .world = world,
+                   .plugin = way.plugin,
+                   .world = way.world,
                    .precision = kPrecisions[turn++ % std::size(kPrecisions)],
                    .workload = workload};
       // The few directions of a factor's gradient are near each other: rounding to bf16 swaps them.

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import warnings
 
-from check_transformers import BLOCK, TEXT, TOLERANCE, run
+from check_transformers import BLOCK, TEXT, TOLERANCE, mean_loss, run, write_rows
 
 CASES = {
     "llama": {
@@ -36,18 +36,6 @@ CASES = {
     },
     "qwen2": {"zero1": ["--lora-rank", 2, "--lora-alpha", 7, "--ranks", 2, "--plugin", "zero1"]},
 }
-
-
-def their_loss(model, ids):
-    import torch
-
-    total = 0.0
-    with torch.no_grad():
-        for at in range(0, len(ids) - 1, BLOCK):
-            window = ids[at : at + BLOCK + 1]
-            logits = model.eval()(torch.tensor([window[:-1]])).logits[0].double()
-            total += torch.nn.functional.cross_entropy(logits, torch.tensor(window[1:]), reduction="sum").item()
-    return total / (len(ids) - 1)
 
 
 def check(build, base, adapter, again, text_file):
@@ -69,11 +57,11 @@ def check(build, base, adapter, again, text_file):
 
     for name, dtype in (("f32", torch.float32), ("f64", torch.float64)):
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, attn_implementation="eager")
-        without = their_loss(model, ids)
+        without = mean_loss(model, ids)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*missing.*")  # of tensors
             model = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False).to(dtype)
-        theirs, ours = their_loss(model, ids), our_loss(adapter, name)
+        theirs, ours = mean_loss(model, ids), our_loss(adapter, name)
         compare(name, ours, theirs)
         if abs(theirs - without) <= 100 * TOLERANCE * abs(theirs):
             problems.append(f"{name}: the adapter does nothing: {theirs:.9g} with it, {without:.9g} without")
@@ -104,10 +92,8 @@ def main():
     good = bad = 0
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
-        text_file, data = work / "text.txt", work / "train.jsonl"
+        text_file, data = work / "text.txt", write_rows(work)
         text_file.write_text(TEXT)
-        rows = [{"prompt": f"{i} and {i + 1}: ", "completion": str(2 * i + 1)} for i in range(40)]
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         programs = arguments.build / "examples/07_finetune"
         for model_type in arguments.model_types.split(","):
             base = work / model_type

@@ -51,12 +51,18 @@ def model_types(build):
     return message.split("known: ")[1].strip().split(", ")
 
 
-def make_folders(build, types, work):
-    """Yields folders that 07_finetune has made."""
-    programs = build / "examples/07_finetune"
+def write_rows(work):
+    """A file of rows to train on, for 07_finetune."""
     data = work / "train.jsonl"
     rows = [{"prompt": f"{i} and {i + 1}: ", "completion": str(2 * i + 1)} for i in range(40)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return data
+
+
+def make_folders(build, types, work):
+    """Yields folders that 07_finetune has made."""
+    programs = build / "examples/07_finetune"
+    data = write_rows(work)
     others = [name for name in LAYOUTS if name != PRODUCT]
     for i, model_type in enumerate(types):
         start = work / model_type
@@ -68,9 +74,21 @@ def make_folders(build, types, work):
             yield out / "model"
 
 
-def their_loss(folder, ids, dtype):
-    """The mean loss of windows of BLOCK tokens, and what is wrong with the folder."""
+def mean_loss(model, ids):
+    """Of the library's model, over windows of BLOCK tokens."""
     import torch
+
+    total = 0.0
+    with torch.no_grad():
+        for at in range(0, len(ids) - 1, BLOCK):
+            window = ids[at : at + BLOCK + 1]
+            logits = model.eval()(torch.tensor([window[:-1]])).logits[0].double()
+            total += torch.nn.functional.cross_entropy(logits, torch.tensor(window[1:]), reduction="sum").item()
+    return total / (len(ids) - 1)
+
+
+def their_loss(folder, ids, dtype):
+    """The loss of the library, and the problems of the folder."""
     import transformers
     from transformers import AutoModelForCausalLM
 
@@ -79,13 +97,7 @@ def their_loss(folder, ids, dtype):
         eager["experts_implementation"] = "eager"  # the default one takes no f64
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **eager)
     problems = [f"{kind}: {sorted(map(str, names))}" for kind, names in info.items() if names]
-    total = 0.0
-    with torch.no_grad():
-        for at in range(0, len(ids) - 1, BLOCK):
-            window = ids[at : at + BLOCK + 1]
-            logits = model.eval()(torch.tensor([window[:-1]])).logits[0].double()
-            total += torch.nn.functional.cross_entropy(logits, torch.tensor(window[1:]), reduction="sum").item()
-    return total / (len(ids) - 1), problems
+    return mean_loss(model, ids), problems
 
 
 def check(build, folder, text_file):

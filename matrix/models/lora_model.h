@@ -10,8 +10,8 @@
 
 namespace apogee::matrix {
 
-// Four layers and eight tokens, so that every way to cut fits. Llama: all layers, with two different ranks.
-// GPT-2: its transposed and fused layers; the last norm is trained, too.
+// Four layers and eight tokens, so that every way to cut fits. Llama: all layers, with factors of
+// two ranks. GPT-2: its transposed and fused layers; the last norm is trained, too.
 class LoraWorkload : public LmWorkload {
  public:
   explicit LoraWorkload(TinyKind kind);
