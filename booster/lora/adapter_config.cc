@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -21,12 +21,12 @@ constexpr size_t kMaxEntries = 100'000;
 constexpr size_t kMaxDepth = 4;
 
 // Fields that do not change what an adapter computes.
-constexpr std::array kNeutral = {"auto_mapping",      "base_model_name_or_path",
-                                 "fan_in_fan_out",    "inference_mode",
-                                 "init_lora_weights", "megatron_core",
-                                 "peft_type",         "peft_version",
-                                 "qalora_group_size", "revision",
-                                 "runtime_config",    "task_type"};
+constexpr std::array kNeutral = {"auto_mapping",   "base_model_name_or_path",
+                                 "fan_in_fan_out", "inference_mode",
+                                 "megatron_core",  "peft_type",
+                                 "peft_version",   "qalora_group_size",
+                                 "revision",       "runtime_config",
+                                 "task_type"};
 
 // One field: a scalar, the texts of a list, or the numbers of an object.
 struct Field {
@@ -176,7 +176,14 @@ class Reader {
     for (const auto& [key, value] : field.object) CheckName(name, key);
     return field.object;
   }
-  // What nothing has read must be off.
+  // How PEFT made the first values. Some ways change the base weights, too.
+  void CheckInit() {
+    const Field field = Take("init_lora_weights");
+    if (field.kind != Field::Kind::kText || field.text == "gaussian") return;
+    AddProblem(problems, "\"init_lora_weights\" is \"", Shortened(field.text),
+               "\", which may change the base weights; save the adapter with plain factors");
+  }
+  // The fields that nothing has read must be off.
   void RefuseRest() {
     for (const auto& [name, field] : fields_) {
       if (field.IsOff() || std::ranges::find(kNeutral, name) != kNeutral.end()) continue;
@@ -208,14 +215,6 @@ class Reader {
   std::map<std::string, Field> fields_;
 };
 
-void ReadInit(const std::map<std::string, Field>& fields, std::string& problems) {
-  const auto found = fields.find("init_lora_weights");
-  if (found == fields.end() || found->second.kind != Field::Kind::kText) return;
-  if (found->second.text == "gaussian") return;
-  AddProblem(problems, "\"init_lora_weights\" is \"", Shortened(found->second.text),
-             "\", which may change the base weights; save the adapter with plain factors");
-}
-
 }  // namespace
 
 absl::StatusOr<AdapterConfig> ParseAdapterConfig(const std::string& json, const std::string& path) {
@@ -225,15 +224,13 @@ absl::StatusOr<AdapterConfig> ParseAdapterConfig(const std::string& json, const 
     const std::string& why = handler.problem.empty() ? reader.problem() : handler.problem;
     return DataLoss(path, ": byte ", reader.byte(), ": ", why);
   }
-  std::string init_problems;
-  ReadInit(handler.fields, init_problems);
   Reader fields(std::move(handler.fields));
-  fields.problems = init_problems;
   AdapterConfig config;
   const std::string type = fields.Text("peft_type", "LORA");
   if (type != "LORA") {
     return InvalidArgument(path, ": peft_type is \"", Shortened(type), "\"; only LORA is read");
   }
+  fields.CheckInit();
   config.base_model = fields.Text("base_model_name_or_path", "");
   config.task_type = fields.Text("task_type", "");
   nn::LoraOptions& lora = config.lora;
@@ -262,57 +259,55 @@ absl::StatusOr<AdapterConfig> ParseAdapterConfig(const std::string& json, const 
 
 namespace {
 
-std::string NumberText(double value) {
-  char text[40];
-  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+// Whole numbers as PEFT writes them.
+nlohmann::json JsonOf(double value) {
+  const bool is_whole = value == std::floor(value) && std::abs(value) < 1e15;
+  return is_whole ? nlohmann::json(static_cast<int64_t>(value)) : nlohmann::json(value);
 }
 
-std::string ListText(std::vector<std::string> names) {
+nlohmann::json JsonOf(const std::string& text) {
+  return text.empty() ? nlohmann::json() : nlohmann::json(text);
+}
+
+nlohmann::json JsonOf(std::vector<std::string> names) {
   std::ranges::sort(names);
-  std::vector<std::string> quoted;
-  for (const std::string& name : names) quoted.push_back("\n    " + JsonQuoted(name));
-  return names.empty() ? "null" : "[" + JoinTexts(quoted, ",") + "\n  ]";
+  return names.empty() ? nlohmann::json() : nlohmann::json(names);
 }
 
 template <typename Value>
-std::string PatternText(const std::map<std::string, Value>& pattern) {
-  std::vector<std::string> entries;
-  for (const auto& [key, value] : pattern) {
-    entries.push_back("\n    " + JsonQuoted(key) + ": " + NumberText(static_cast<double>(value)));
-  }
-  return entries.empty() ? "{}" : "{" + JoinTexts(entries, ",") + "\n  }";
+nlohmann::json JsonOf(const std::map<std::string, Value>& pattern) {
+  nlohmann::json entries = nlohmann::json::object();
+  for (const auto& [key, value] : pattern) entries[key] = JsonOf(static_cast<double>(value));
+  return entries;
 }
 
 }  // namespace
 
 std::string FormatAdapterConfig(const AdapterConfig& config, bool fan_in_fan_out) {
   const nn::LoraOptions& lora = config.lora;
-  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
   const bool all_linear = lora.targets == std::vector<std::string>{"all-linear"};
   const char* bias = lora.bias == nn::LoraBias::kAll        ? "all"
                      : lora.bias == nn::LoraBias::kLoraOnly ? "lora_only"
                                                             : "none";
-  const std::map<std::string, std::string> fields = {
-      {"alpha_pattern", PatternText(lora.alpha_pattern)},
-      {"base_model_name_or_path",
-       config.base_model.empty() ? "null" : JsonQuoted(config.base_model)},
-      {"bias", JsonQuoted(bias)},
-      {"fan_in_fan_out", flag(fan_in_fan_out)},
-      {"inference_mode", "true"},
-      {"init_lora_weights", "true"},
-      {"lora_alpha", NumberText(lora.alpha)},
-      {"lora_dropout", NumberText(lora.dropout)},
-      {"modules_to_save", ListText(lora.modules_to_save)},
-      {"peft_type", "\"LORA\""},
-      {"r", NumberText(static_cast<double>(lora.rank))},
-      {"rank_pattern", PatternText(lora.rank_pattern)},
-      {"target_modules", all_linear ? "\"all-linear\"" : ListText(lora.targets)},
-      {"task_type", config.task_type.empty() ? "null" : JsonQuoted(config.task_type)},
-      {"use_dora", flag(lora.use_dora)},
-      {"use_rslora", flag(lora.use_rslora)}};
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : fields) lines.push_back("  " + JsonQuoted(name) + ": " + value);
-  return "{\n" + JoinTexts(lines, ",\n") + "\n}\n";
+  nlohmann::json json;
+  json["alpha_pattern"] = JsonOf(lora.alpha_pattern);
+  json["base_model_name_or_path"] = JsonOf(config.base_model);
+  json["bias"] = bias;
+  json["fan_in_fan_out"] = fan_in_fan_out;
+  json["inference_mode"] = true;
+  json["init_lora_weights"] = true;
+  json["lora_alpha"] = JsonOf(lora.alpha);
+  json["lora_dropout"] = JsonOf(lora.dropout);
+  json["modules_to_save"] = JsonOf(lora.modules_to_save);
+  json["peft_type"] = "LORA";
+  json["r"] = lora.rank;
+  json["rank_pattern"] = JsonOf(lora.rank_pattern);
+  json["target_modules"] = all_linear ? nlohmann::json("all-linear") : JsonOf(lora.targets);
+  json["task_type"] = JsonOf(config.task_type);
+  json["use_dora"] = lora.use_dora;
+  json["use_rslora"] = lora.use_rslora;
+  // Bytes that are no UTF-8 become U+FFFD.
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace apogee
