@@ -168,32 +168,6 @@ class Plan {
   bool rank_is_told_ = false;  // the problem of one layer is usually that of all
 };
 
-// Of parameters that are trained with the adapters, by their last names.
-bool IsFactor(const std::string& name) { return name.find(".lora_") != std::string::npos; }
-
-// `first`: there was no adapter before. A further one leaves trainable what an earlier one trains.
-void Freeze(Module& model, const Plan& plan, LoraBias bias, bool first) {
-  std::set<const Parameter*> trained;
-  for (const Module* module : plan.modules_to_save) {
-    for (const ParameterPtr& parameter : module->Parameters()) trained.insert(parameter.get());
-  }
-  for (const Target& target : plan.targets) {
-    const auto* const linear = dynamic_cast<const Linear*>(target.layer);
-    const bool also = bias != LoraBias::kNone && linear != nullptr && linear->bias() != nullptr;
-    if (also) trained.insert(linear->bias().get());
-  }
-  for (const ParameterPtr& parameter : model.Parameters()) {
-    const bool is_bias = bias == LoraBias::kAll && parameter->name().ends_with("bias");
-    const bool keep = IsFactor(parameter->name()) || is_bias || trained.contains(parameter.get());
-    if (keep) {
-      parameter->set_requires_grad(true);
-    } else if (first) {
-      parameter->set_requires_grad(false);
-      parameter->zero_grad();
-    }
-  }
-}
-
 }  // namespace
 
 bool LoraNameMatches(const std::string& key, const std::string& name) {
@@ -213,7 +187,16 @@ void AddLora(Module& model, const LoraOptions& options, const std::string& adapt
                               .use_dora = options.use_dora,
                               .seed = options.seed});
   }
-  Freeze(model, plan, options.bias, first);
+  // A further adapter leaves trainable the parameters of an earlier one.
+  if (first) {
+    for (const ParameterPtr& parameter : model.Parameters()) {
+      parameter->set_requires_grad(false);
+      parameter->zero_grad();
+    }
+  }
+  for (const auto& [name, parameter] : AdapterTensors(model, options, adapter)) {
+    parameter->set_requires_grad(true);
+  }
 }
 
 std::map<std::string, Shape> PlannedTensors(Module& model, const LoraOptions& options,
