@@ -121,6 +121,12 @@ void Parameter::set_storage(std::shared_ptr<ParameterStorage> storage) {
   meta_ = nullptr;
 }
 
+void Parameter::set_storage(std::shared_ptr<ParameterStorage> storage, const Shape& shape) {
+  grad_ = Tensor();
+  shape_ = shape;
+  set_storage(std::move(storage));
+}
+
 void Parameter::set_value(const Tensor& value) {
   APOGEE_CHECK(value.defined() && value.shape() == shape_, "parameter \"", name_, "\": shape ",
                shape_, " cannot take a value of shape ", value.shape());

@@ -129,6 +129,10 @@ class Parameter {
   void set_part(const Tensor& part);
   // From now on the value is there. The shape and the gradient stay. For plugins.
   void set_storage(std::shared_ptr<ParameterStorage> storage);
+  // The same for a value of another shape, which is a part. The gradient becomes absent.
+  void set_storage(std::shared_ptr<ParameterStorage> storage, const Shape& shape);
+  // Null: no value. To move the value to another parameter.
+  const std::shared_ptr<ParameterStorage>& storage() const { return storage_; }
 
   // The value has not been made yet.
   bool is_lazy() const;

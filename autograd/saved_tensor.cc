@@ -7,7 +7,31 @@
 namespace apogee::autograd {
 namespace {
 thread_local const PackHook* current_hook = nullptr;
+
+// A tensor that is made again from the source of its storage.
+class MadeAgain : public PackedTensor {
+ public:
+  MadeAgain(std::shared_ptr<const StorageOrigin> origin, const Shape& shape)
+      : make_(origin->make), source_(origin->source), shape_(shape) {}
+  Tensor Unpack() override {
+    const BackwardContext keep{.keep_saved = true};
+    return make_(source_.Take(keep)).View(shape_);
+  }
+
+ private:
+  std::function<Tensor(const Tensor&)> make_;
+  SavedTensor source_;
+  Shape shape_;
+};
+
+// Of a tensor with all elements of its storage, in their order; else null.
+std::shared_ptr<const StorageOrigin> OriginOf(const Tensor& tensor) {
+  if (tensor.is_sealed() || tensor.storage()->origin() == nullptr) return nullptr;
+  const bool all = tensor.is_contiguous() && tensor.bytes() == tensor.storage()->bytes();
+  return all ? tensor.storage()->origin() : nullptr;
 }
+
+}  // namespace
 
 const PackHook* CurrentPackHook() { return current_hook; }
 
@@ -19,7 +43,9 @@ SavedTensorHookGuard::~SavedTensorHookGuard() { current_hook = previous_; }
 
 SavedTensor::SavedTensor(const Tensor& tensor) {
   if (!tensor.defined()) return;
-  if (current_hook != nullptr) {
+  if (auto origin = OriginOf(tensor); origin != nullptr) {
+    packed_ = std::make_shared<MadeAgain>(std::move(origin), tensor.shape());
+  } else if (current_hook != nullptr) {
     packed_ = (*current_hook)(tensor.Detach());
   } else {
     tensor_ = tensor.Detach();

@@ -6,6 +6,9 @@
 //   SavedTensor x_;                       // a member of the node
 //   x_ = SavedTensor(x);                  // when the function is recorded
 //   Tensor x = x_.Take(context);          // in Backward: moves it out, unless context.keep_saved
+//
+// A tensor whose storage has an origin (StorageOrigin) is not kept: its source is, and goes through
+// the hooks.
 #ifndef APOGEE_AUTOGRAD_SAVED_TENSOR_H_
 #define APOGEE_AUTOGRAD_SAVED_TENSOR_H_
 

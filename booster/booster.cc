@@ -88,10 +88,11 @@ void Booster::enable_lora(nn::Module& model, const nn::LoraOptions& options,
 
 absl::Status Booster::enable_lora_from(nn::Module& model, const std::string& pretrained_dir,
                                        const std::string& adapter,
-                                       const std::shared_ptr<checkpoint::FileSystem>& files) {
+                                       const std::shared_ptr<checkpoint::FileSystem>& files,
+                                       const std::optional<nn::QuantizeOptions>& quantize) {
   APOGEE_CHECK(model_ == nullptr,
                "enable_lora_from: this booster already runs a model; call it before boost");
-  return adapters_->Add(model, pretrained_dir, adapter, files);
+  return adapters_->Add(model, pretrained_dir, adapter, quantize, files);
 }
 
 Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
@@ -106,6 +107,9 @@ Boosted Booster::boost(nn::Module& model, optim::Optimizer& optimizer,
                  "\" has no value yet; call model.Initialize(context) or load weights first");
     known.insert(parameter.get());
   }
+  APOGEE_CHECK(model.QuantizedWeights().empty() || !nn::AdaptedLayers(model).empty(),
+               "boost: the model's weights are quantized, so they are not trained, and it has no "
+               "adapters; call enable_lora");
   for (const optim::ParamView& view : optimizer.views()) {
     APOGEE_CHECK(known.contains(view.parameter().get()), "boost: the optimizer holds \"",
                  view.name(),
@@ -260,12 +264,25 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
 }
 
 absl::Status Booster::save_model(const std::string& path, const SaveModelOptions& options) {
+  CheckBoosted("save_model");
+  if (!model_->QuantizedWeights().empty()) {
+    return InvalidArgument(
+        "save_model: the base is quantized, and its codes are not written; call save_adapter. For "
+        "a "
+        "whole model, add the adapter to the model that was quantized (nn::MergedAdapter)");
+  }
   return InSave("save_model",
                 [&] { return StateFiles(Parts(), *saves_).SaveModel(path, options); });
 }
 
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
                                                            const LoadModelOptions& options) {
+  CheckBoosted("load_model");
+  if (!model_->QuantizedWeights().empty()) {
+    return InvalidArgument(
+        "load_model: the base is quantized, and has no place for other weights; load them before "
+        "enable_lora");
+  }
   return InCall("load_model",
                 [&] { return StateFiles(Parts(), *saves_).LoadModel(path, options); });
 }

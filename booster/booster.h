@@ -94,8 +94,9 @@ class Booster : private StepListener {
   void set_run_config(RunConfig config);
 
   // Trains adapters of low rank instead of the model: nn::AddLora, whose options these are. Call it
-  // before the optimizer is made, on every rank alike. Works under every plugin. Throws Error, with
-  // the model unchanged, for options that do not fit and after boost.
+  // before the optimizer is made, on every rank alike. Works under every plugin. With
+  // LoraOptions::quantize the frozen base is held in 4 or 8 bits. Throws Error, with the model
+  // unchanged, for options that do not fit and after boost.
   //
   //   booster.enable_lora(model, {.rank = 8, .alpha = 16, .targets = {"q_proj", "v_proj"}});
   //   optim::AdamW optimizer(model.Parameters(), {.lr = 1e-4});
@@ -103,11 +104,13 @@ class Booster : private StepListener {
   //   OkOrThrow(booster.save_adapter("adapter"));               // opens in PEFT
   void enable_lora(nn::Module& model, const nn::LoraOptions& options,
                    const std::string& adapter = "default");
-  // Goes on with an adapter of save_adapter or of PEFT. Every rank reads the folder.
+  // Goes on with an adapter of save_adapter or of PEFT. Every rank reads the folder. `quantize`: as
+  // in LoraOptions.
   // InvalidArgument, with the model unchanged, lists fields and tensors that do not fit.
   absl::Status enable_lora_from(
       nn::Module& model, const std::string& pretrained_dir, const std::string& adapter = "default",
-      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
+      const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem(),
+      const std::optional<nn::QuantizeOptions>& quantize = {});
 
   // Prepares everything for training. Call it once per model, after Initialize (or loading) and
   // before the first step. Parameters keep their names and values; the optimizer keeps its groups,

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/booster/quantized_files.h"
 #include "apogee/checkpoint/hf/hf_fit.h"
 #include "apogee/core/text/text.h"
 
@@ -54,14 +55,21 @@ absl::Status Fill(const std::shared_ptr<const HfWeights>& weights, const std::st
 // `lazily`: values that are lazy stay so. Else none is afterwards.
 absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& dir,
                                 const PretrainedOptions& options, bool lazily) {
-  const std::vector<ParameterPtr> tensors = TensorsOf(model);
-  std::vector<checkpoint::HfTarget> targets;
-  for (const ParameterPtr& tensor : tensors) {
+  for (const ParameterPtr& tensor : TensorsOf(model)) {
     APOGEE_CHECK(tensor->has_value(), "LoadPretrained: parameter \"", tensor->name(),
                  "\" has no value; call Initialize or InitializeLazily first");
+  }
+  APOGEE_CHECK(model.QuantizedWeights().empty(),
+               "LoadPretrained: the model's weights are quantized, and have no place for others; "
+               "load before enable_lora");
+  APOGEE_ASSIGN_OR_RETURN(HfWeights opened, HfWeights::Open(options.files, dir));
+  APOGEE_ASSIGN_OR_RETURN(const std::vector<WeightInCodes> in_codes, FindCodes(model, opened, dir));
+  std::vector<ParameterPtr> tensors = TensorsOf(model);
+  for (const WeightInCodes& found : in_codes) std::erase(tensors, found.weight);
+  std::vector<checkpoint::HfTarget> targets;
+  for (const ParameterPtr& tensor : tensors) {
     targets.push_back({tensor->name(), tensor->shape(), tensor->dtype()});
   }
-  APOGEE_ASSIGN_OR_RETURN(HfWeights opened, HfWeights::Open(options.files, dir));
   const auto weights = std::make_shared<const HfWeights>(std::move(opened));
   APOGEE_ASSIGN_OR_RETURN(checkpoint::HfFit fit,
                           checkpoint::FitWeights(*weights, targets,
@@ -69,6 +77,7 @@ absl::StatusOr<LoadReport> Load(nn::Module& model, const std::string& dir,
                                                   .model_prefix = options.model_prefix,
                                                   .file_prefix = options.file_prefix},
                                                  dir));
+  TakeCodes(in_codes);
   for (const ParameterPtr& tensor : tensors) {
     const std::string name = fit.names.InFiles(tensor->name());
     if (weights->tensors().contains(name)) {

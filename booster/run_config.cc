@@ -10,6 +10,8 @@
 #include "apogee/core/text/text.h"
 #include "apogee/nn/configured.h"
 #include "apogee/nn/lora/lora.h"
+#include "apogee/nn/quantized/quantized_weight.h"
+#include "apogee/tensor/kernels/block_codes.h"
 
 namespace apogee {
 namespace {
@@ -75,6 +77,20 @@ std::string InGroup(size_t group, size_t num_groups) {
   return num_groups == 1 ? "" : " (parameter group " + std::to_string(group) + ")";
 }
 
+// "nf4 (28 weights)". Nothing if the base is not quantized.
+void DescribeBase(const nn::Module& model, RunConfig& config) {
+  std::map<std::string, int> counts;
+  for (const auto& quantized : model.QuantizedWeights()) {
+    const BlockCodes& codes = quantized->codes();
+    ++counts[std::string(nn::Name(codes.kind)) + (codes.nested ? "" : " with f32 scales")];
+  }
+  std::vector<std::string> texts;
+  for (const auto& [format, count] : counts) {
+    texts.push_back(internal::Concat(format, " (", count, " weights)"));
+  }
+  if (!texts.empty()) config.identity["base in few bits"] = JoinTexts(texts, ", ");
+}
+
 // The scales of each adapter's layers, in order: "2 (14 layers), 1.5 (2 layers)".
 void DescribeAdapters(nn::Module& model, RunConfig& config) {
   std::map<std::string, std::vector<std::pair<double, int>>> runs;
@@ -105,6 +121,7 @@ RunConfig CompletedConfig(const RunConfig& given, nn::Module& model,
   const nn::ConfigTexts model_texts = nn::ConfigOf(model);
   for (const auto& [key, text] : model_texts.function) config.identity["model." + key] = text;
   for (const auto& [key, text] : model_texts.training) config.settings["model." + key] = text;
+  DescribeBase(model, config);
   DescribeAdapters(model, config);
   config.options.clear();
   for (int group = 0; group < optimizer.num_groups(); ++group) {

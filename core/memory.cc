@@ -41,6 +41,8 @@ bool IsModelData(MemoryCategory category) {
 
 namespace {
 
+// Blocks of at least this many bytes are shared among more different sizes.
+constexpr int64_t kLargeBytes = 32 << 20;
 constexpr int64_t kHugeBytes = 2 << 20;  // size of a huge page on common processors
 
 size_t Index(MemoryCategory category) { return static_cast<size_t>(category); }
@@ -166,9 +168,12 @@ int64_t CpuAllocator::RoundUp(int64_t bytes) {
   if (bytes < kCachedBytes)
     return std::max<int64_t>((bytes + kAlignment - 1) & -kAlignment, kAlignment);
   const int64_t page = 4096;
-  const int64_t eighth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes))) / 8;
-  const int64_t step = std::max(page, std::min<int64_t>(eighth, 1 << 20));
-  return (bytes + step - 1) / step * step;
+  const auto floor = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)));
+  const int64_t step = std::clamp<int64_t>(floor / 8, page, std::max<int64_t>(1 << 20, floor / 32));
+  // Gemini pads chunks so that no two are of one size. Large blocks of nearly one size, often a
+  // multiple of the step, are still shared: a cached embedding table serves as the output's.
+  const int64_t margin = bytes >= kLargeBytes ? bytes / 256 : 0;
+  return (bytes + margin + step - 1) / step * step;
 }
 
 // Null if the system has no more memory.

@@ -114,6 +114,7 @@
 #include "apogee/nn/moe/moe_config.h"
 #include "apogee/nn/parallel/functions.h"
 #include "apogee/nn/parallel/plan.h"
+#include "apogee/nn/quantized/quantize.h"
 #include "apogee/nn/recurrent.h"
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/adam/lamb.h"

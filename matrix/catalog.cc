@@ -40,6 +40,12 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   workloads.Add("moe_aux", std::make_shared<MoeWorkload>(MoeKind::kAux));
   workloads.Add("lora", std::make_shared<LoraWorkload>(TinyKind::kLlama));
   workloads.Add("lora_gpt2", std::make_shared<LoraWorkload>(TinyKind::kGpt2));
+  workloads.Add("lora_nf4",
+                std::make_shared<LoraWorkload>(TinyKind::kLlama, nn::QuantizeOptions{}));
+  workloads.Add(
+      "lora_gpt2_int8",
+      std::make_shared<LoraWorkload>(
+          TinyKind::kGpt2, nn::QuantizeOptions{.kind = BlockCodeKind::kInt8, .nested = false}));
   for (const std::string& name : FamilyNames()) {
     workloads.Add("hf_" + name, std::make_shared<FamilyWorkload>(name));
   }

@@ -175,14 +175,15 @@ bool IsOffered(const std::string& optimizer, const PluginVariant& plugin,
   return true;
 }
 
-// Adapters with every optimizer, in one precision under each way to shard, with each model.
+// Adapters with every optimizer, in one precision under each way to shard, with each model and
+// base.
 void AppendLora(const Catalog& catalog, const std::string& optimizer, std::vector<Cell>& cells) {
   constexpr const char* kPrecisions[] = {"f64", "f32", "bf16"};
   size_t turn = Choice(optimizer, std::size(kPrecisions));
   for (const WayToShard& way : kWaysToShard) {
     if (!way.adapters) continue;
     if (!IsOffered(optimizer, catalog.FindPlugin(way.plugin), catalog.optimizers)) continue;
-    for (const char* workload : {"lora", "lora_gpt2"}) {
+    for (const char* workload : {"lora", "lora_gpt2", "lora_nf4", "lora_gpt2_int8"}) {
       Cell cell = {.optimizer = optimizer,
                    .plugin = way.plugin,
                    .world = way.world,

@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/core/text/text.h"
-#include "apogee/nn/init.h"
 #include "apogee/nn/module_pass.h"
+#include "apogee/nn/quantized/quantized_weight.h"
 
 namespace apogee::nn {
 
@@ -189,7 +188,9 @@ void Module::Rename() {
   const std::string prefix = full_name();
   for (const auto* list : {&parameters_, &buffers_}) {
     for (const Declared& declared : *list) {
-      declared.parameter->set_name(prefix.empty() ? declared.name : prefix + "." + declared.name);
+      const std::string name = prefix.empty() ? declared.name : prefix + "." + declared.name;
+      declared.parameter->set_name(name);
+      declared.read()->set_name(name);
     }
   }
   for (const auto& [name, child] : children_) {
@@ -296,79 +297,10 @@ void Module::AddNamed(const std::string& name, const Module& root, Met& met,
 
 int64_t Module::num_parameters() const {
   int64_t total = 0;
-  for (const ParameterPtr& parameter : Parameters()) total += parameter->shape().numel();
-  return total;
-}
-
-void Module::ReplaceInit(const std::string& pattern, const InitOfShape& init) {
-  bool any = false;
-  for (Module* module : Modules()) {
-    for (Declared& declared : module->parameters_) {
-      const Parameter& parameter = *declared.parameter;
-      if (!GlobMatches(pattern, parameter.name())) continue;
-      APOGEE_CHECK(!parameter.has_value(), "SetInit: parameter \"", parameter.name(),
-                   "\" has a value already; call SetInit before Initialize");
-      declared.init = init(parameter.shape());
-      any = true;
-    }
-  }
-  APOGEE_CHECK(any, "SetInit: no parameter of ", Called(), " matches \"", pattern, "\"");
-}
-
-void Module::SetInit(const std::string& pattern, const Init& init) {
-  ReplaceInit(pattern, [&](const Shape&) { return init; });
-}
-
-void Module::SetInit(const std::string& pattern, const std::string& name) {
-  ReplaceInit(pattern, [&](const Shape& shape) { return Init::Named(name, shape); });
-}
-
-void Module::GiveValues(const ContextPtr& context, const InitOptions& options,
-                        const GiveValue& give) {
-  APOGEE_CHECK(IsFloat(options.dtype), "Initialize: parameters need a floating dtype, got ",
-               DTypeName(options.dtype));
-  CheckNames();
   ForEach([&](const Module& module) {
-    for (const auto& [name, parameter, init] : module.parameters_) {
-      if (parameter->has_value()) continue;
-      // The key uses the name at this moment: a lazy value stays the same if this module gets a
-      // parent later.
-      const PhiloxKey key = MakeKey(options.seed, parameter->name());
-      give(*parameter, [shape = parameter->shape(), init, key, dtype = options.dtype, context] {
-        return FirstValue(shape, init, key, dtype, context);
-      });
-    }
-    for (const auto& [name, buffer, init] : module.buffers_) {
-      if (buffer->has_value()) continue;
-      const PhiloxKey key = MakeKey(options.seed, buffer->name());
-      buffer->set_value(
-          FirstValue(buffer->shape(), init, key, ComputeDType(options.dtype), context));
-    }
+    for (const Declared& declared : module.parameters_) total += declared.read()->shape().numel();
   });
-  *generator_ = Generator(options.seed);
-}
-
-void Module::Initialize(const ContextPtr& context, const InitOptions& options) {
-  GiveValues(context, options, [](Parameter& parameter, const std::function<Tensor()>& make) {
-    parameter.set_value(make());
-  });
-}
-
-void Module::InitializeLazily(const ContextPtr& context, const InitOptions& options) {
-  GiveValues(context, options, [&](Parameter& parameter, std::function<Tensor()> make) {
-    parameter.set_lazy_value({options.dtype, context, std::move(make)});
-  });
-}
-
-void Module::To(DType dtype) {
-  APOGEE_CHECK(IsFloat(dtype), "To: parameters need a floating dtype, got ", DTypeName(dtype));
-  for (const ParameterPtr& parameter : Parameters()) {
-    parameter->zero_grad();
-    parameter->set_value(parameter->data().To(dtype, MemoryCategory::kParameter));
-  }
-  for (const ParameterPtr& buffer : Buffers()) {
-    buffer->set_value(buffer->data().To(ComputeDType(dtype), MemoryCategory::kParameter));
-  }
+  return total;
 }
 
 void Module::set_batch_sum(const RankSum& sum) {

@@ -81,6 +81,9 @@ struct InitOptions {
   DType dtype = DType::kF32;
 };
 
+class QuantizedWeight;  // quantized/quantized_weight.h
+struct QuantizeOptions;
+
 class Module {
  public:
   using Hook = std::function<void(Module&)>;
@@ -124,6 +127,16 @@ class Module {
   // that is initialised in f64; the run's precision does not change it. Plugins keep them whole, so
   // every rank must compute the same values.
   std::vector<ParameterPtr> Buffers() const;
+  // The weights of the tree that are held in few bits, each once. Parameters() has their bytes.
+  std::vector<std::shared_ptr<QuantizedWeight>> QuantizedWeights() const;
+  // Freezes a parameter that this module has declared, and holds it in few bits from now on. Throws
+  // Error for another parameter, one that is quantized already, and after CloseTree.
+  void QuantizeParameter(const ParameterPtr& parameter, const QuantizeOptions& options);
+  // Whether this module, not one below it, has declared the parameter.
+  bool Declares(const Parameter& parameter) const;
+  // Gives the quantized weights of the tree tensors of their own again, with the values that they
+  // have, still frozen. Throws Error after CloseTree.
+  void RestoreQuantized();
   // The parameter with this full name ("transformer.wte.weight"), or nullptr.
   ParameterPtr FindParameter(const std::string& name) const;
   // This module and all modules below it, each once, parents first.
@@ -132,6 +145,7 @@ class Module {
   std::vector<std::pair<std::string, Module*>> NamedModules();
   // The path from the root of the tree to this module; "" for a root.
   std::string full_name() const;
+  // Elements; of a quantized weight those that it stands for.
   int64_t num_parameters() const;
 
   // Replaces the initialiser of every parameter whose full name matches a shell pattern; * also
@@ -263,13 +277,15 @@ class Module {
     std::string name;  // in this module
     ParameterPtr parameter;
     Init init;
+    std::shared_ptr<QuantizedWeight> quantized = nullptr;  // `parameter` is what it stores
+
+    const ParameterPtr& read() const;  // by layers
   };
   // The modules with several registrations that a walk has met.
   using Met = std::unordered_set<const Module*>;
 
-  // Gives a parameter the value that `make` returns, now or when it is read.
-  using GiveValue = std::function<void(Parameter& parameter, std::function<Tensor()> make)>;
-  void GiveValues(const ContextPtr& context, const InitOptions& options, const GiveValue& give);
+  // `lazily`: each parameter's value is made when it is read.
+  void GiveValues(const ContextPtr& context, const InitOptions& options, bool lazily);
   std::shared_ptr<class ModulePass> NewPass();
   using InitOfShape = std::function<Init(const Shape& shape)>;
   void ReplaceInit(const std::string& pattern, const InitOfShape& init);

@@ -169,8 +169,14 @@ std::string CodeOf(const Candidate& candidate, const TrainingSetup& setup) {
     lines += "LowLevelZeroPlugin plugin(world.group(), training, " + Assignments(options) + ");\n";
   }
   if (setup.lora) {
+    std::string base;
+    if (setup.lora->quantize) {
+      const bool nf4 = setup.lora->quantize->kind == BlockCodeKind::kNf4;
+      base =
+          internal::Concat(", .quantize = {{.kind = BlockCodeKind::", nf4 ? "kNf4" : "kInt8", "}}");
+    }
     lines += internal::Concat("Booster booster(plugin);\nbooster.enable_lora(model, {.rank = ",
-                              setup.lora->rank, ", .alpha = ", setup.lora->alpha, "});\n");
+                              setup.lora->rank, ", .alpha = ", setup.lora->alpha, base, "});\n");
   }
   return lines;
 }

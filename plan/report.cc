@@ -135,8 +135,11 @@ std::string Describe(const TrainingSetup& setup) {
       " samples of ", FormatThousands(setup.tokens), " tokens",
       setup.accumulate > 1 ? internal::Concat(" in ", setup.accumulate, " micro-batches") : "",
       setup.recompute ? ", recompute" : "",
-      setup.lora ? internal::Concat(", an adapter of rank ", setup.lora->rank) : "", "\n",
-      setup.assumption.empty() ? "" : "assumed: " + setup.assumption + "\n");
+      setup.lora ? internal::Concat(", an adapter of rank ", setup.lora->rank) : "",
+      setup.lora && setup.lora->quantize
+          ? internal::Concat(" on weights in ", nn::Name(setup.lora->quantize->kind))
+          : "",
+      "\n", setup.assumption.empty() ? "" : "assumed: " + setup.assumption + "\n");
 }
 
 std::string TableOf(const PlanReport& report) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apogee/core/text/text.h"
+#include "apogee/nn/quantized/quantized_weight.h"
 
 namespace apogee {
 namespace {
@@ -70,8 +71,11 @@ PrecisionPolicy::PrecisionPolicy(const TrainingOptions& training, nn::Module& mo
                problems, "\nThe model's modules are ", NamesOf(model));
 }
 
-void SetResidual(const PrecisionPolicy& policy, nn::Module& model) {
+void SetComputeDTypes(const PrecisionPolicy& policy, nn::Module& model) {
   for (nn::Module* module : model.Modules()) module->set_residual_dtype(policy.residual());
+  for (const auto& quantized : model.QuantizedWeights()) {
+    quantized->set_dtype(policy.ValueOf(*quantized->stored()));
+  }
 }
 
 void CheckPrecision(const PrecisionPolicy& policy, optim::Optimizer& optimizer) {
@@ -113,7 +117,7 @@ void ApplyPrecision(const PrecisionPolicy& policy, nn::Module& model, optim::Opt
   for (const autograd::ParameterPtr& parameter : model.Parameters()) {
     ConvertParameter(policy.Of(*parameter), *parameter);
   }
-  SetResidual(policy, model);
+  SetComputeDTypes(policy, model);
   for (auto& [view, master] : masters) view->set_master(std::move(master));
 }
 

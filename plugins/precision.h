@@ -42,7 +42,12 @@ class PrecisionPolicy {
 
   // The dtype of the parameters that are not kept in f32.
   DType dtype() const { return dtype_; }
+  // The bytes of quantized weights stay what they are.
   DType Of(const autograd::Parameter& parameter) const {
+    return IsFloat(parameter.dtype()) ? ValueOf(parameter) : parameter.dtype();
+  }
+  // The same of what a quantized weight's bytes stand for.
+  DType ValueOf(const autograd::Parameter& parameter) const {
     return kept_.contains(&parameter) ? DType::kF32 : dtype_;
   }
   // Nothing for f32 and f64: the stream has the dtype of its addends.
@@ -61,12 +66,12 @@ void CheckPrecision(const PrecisionPolicy& policy, optim::Optimizer& optimizer);
 // Casts the value to `dtype` and, if the dtype needs masters, asks for f32 gradients.
 void ConvertParameter(DType dtype, autograd::Parameter& parameter);
 
-// Sets the dtype of the residual stream in all modules.
-void SetResidual(const PrecisionPolicy& policy, nn::Module& model);
+// Sets the dtypes of the residual stream in all modules, and of the values of quantized weights.
+void SetComputeDTypes(const PrecisionPolicy& policy, nn::Module& model);
 
 // Converts the model's parameters and, for bf16 and f16, gives the optimizer f32 masters made from
-// the values before rounding and asks for f32 gradients. Calls SetResidual. Throws Error before
-// anything has changed when a parameter already has a gradient or optimizer state in another
+// the values before rounding and asks for f32 gradients. Calls SetComputeDTypes. Throws Error
+// before anything has changed when a parameter already has a gradient or optimizer state in another
 // precision.
 void ApplyPrecision(const PrecisionPolicy& policy, nn::Module& model, optim::Optimizer& optimizer);
 

@@ -99,7 +99,8 @@ class KernelSlot {
   X(cross_entropy_backward, CrossEntropyBackwardArgs)        \
   X(cross_entropy_part_forward, CrossEntropyPartForwardArgs) \
   X(cross_entropy_part_sums, CrossEntropyPartSumsArgs)       \
-  X(cross_entropy_part_join, CrossEntropyPartJoinArgs)
+  X(cross_entropy_part_join, CrossEntropyPartJoinArgs)       \
+  X(block_decode, DecodeBlocksArgs)
 
 struct KernelTable {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

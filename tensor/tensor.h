@@ -18,9 +18,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/core/device_context.h"
@@ -35,6 +37,8 @@ class AutogradMeta {
  public:
   virtual ~AutogradMeta() = default;
 };
+
+struct StorageOrigin;
 
 // A block of memory, and the category under which the context's ledger counts it.
 class Storage {
@@ -65,6 +69,9 @@ class Storage {
   // For the inputs of a batch: the storage begins with the sample at `place`, and every sample has
   // `sample_numel` elements. See SamplePlaceOf.
   void set_sample_place(SamplePlace place, int64_t sample_numel);
+  // Null, or what makes the elements again.
+  const std::shared_ptr<const StorageOrigin>& origin() const { return origin_; }
+  void set_origin(std::shared_ptr<const StorageOrigin> origin) { origin_ = std::move(origin); }
 
  private:
   friend std::optional<SamplePlace> SamplePlaceOf(const class Tensor& inputs);
@@ -81,6 +88,7 @@ class Storage {
   bool owned_ = true;
   std::shared_ptr<Storage> inside_;
   std::string why_sealed_;
+  std::shared_ptr<const StorageOrigin> origin_;
 };
 
 class Tensor {
@@ -205,6 +213,13 @@ class Tensor {
   int64_t offset_ = 0;
   DType dtype_ = DType::kF32;
   std::shared_ptr<AutogradMeta> autograd_meta_;
+};
+
+// The elements of a storage, in a smaller form: make(source) has the same bits. A graph keeps
+// `source` in their place (autograd/saved_tensor.h).
+struct StorageOrigin {
+  Tensor source;
+  std::function<Tensor(const Tensor& source)> make;
 };
 
 // The place of the first row of a batch's inputs, or of a slice of them. nullopt if the storage has

@@ -55,7 +55,9 @@ absl::StatusOr<LanguageModel> LoadLanguageModel(const LanguageModelFlags& flags,
                            " is no causal language model, which predicts the next token");
   }
   if (!flags.adapter.empty()) {
-    APOGEE_RETURN_IF_ERROR(AddPretrainedLora(*model.hf.module, flags.adapter, "default").status());
+    APOGEE_RETURN_IF_ERROR(AddPretrainedLora(*model.hf.module, flags.adapter, "default", {},
+                                             checkpoint::RealFileSystem())
+                               .status());
   }
   if (!needs_tokenizer && flags.tokenizer.empty()) return model;
   APOGEE_ASSIGN_OR_RETURN(model.tokenizer, TokenizerOf(flags));

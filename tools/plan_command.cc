@@ -111,6 +111,10 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command->add_option("--lora-target", flags->lora_targets,
                       "Its layers: ends of their names; default: all linear ones but the output");
+  command
+      ->add_option("--quantize", flags->quantize,
+                   "With --lora-rank: hold the base in 4 bits (nf4) or 8 (int8)")
+      ->check([](const std::string& text) { return Message(nn::ParseQuantize(text).status()); });
   command->add_flag("--recompute", flags->setup.recompute,
                     "Recompute the activations of layers in backward");
   command->add_option("--threads", flags->options.threads_per_rank, "CPU threads of a rank")

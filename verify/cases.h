@@ -22,6 +22,9 @@ Comparison ReplayModel(const GoldenCase& golden, DType dtype);
 Comparison ReplayHfModel(const std::string& path, const ContextPtr& context, DType dtype);
 // A folder with an adapter of PEFT, by its expected.safetensors.
 Comparison ReplayPeft(const std::string& path, const ContextPtr& context, DType dtype);
+// Weights in 4 bits of bitsandbytes, and a folder of them, by its expected.safetensors.
+Comparison ReplayNf4(const GoldenCase& golden, DType dtype);
+Comparison ReplayNf4Folder(const std::string& path, const ContextPtr& context, DType dtype);
 // The same weights under other names, by their expected.json.
 Comparison ReplayHfAlias(const std::string& path);
 // Token files, by their expected.json.

@@ -101,7 +101,8 @@ Comparison ReplayPeft(const std::string& path, const ContextPtr& context, DType 
   nn::HfModel hf = ValueOrThrow(nn::MakeHfModel(json, config));
   hf.module->Initialize(context, {.dtype = dtype});
   replay.prefix = ValueOrThrow(LoadPretrained(*hf.module, base.string())).prefix;
-  const AdapterConfig adapter = ValueOrThrow(AddPretrainedLora(*hf.module, folder, "default"));
+  const AdapterConfig adapter = ValueOrThrow(
+      AddPretrainedLora(*hf.module, folder, "default", {}, checkpoint::RealFileSystem()));
   hf.module->Train(false);
   const PeftTolerances tolerances(golden.required("tolerance"), dtype);
   const Tensor logits = replay.Logits(hf);

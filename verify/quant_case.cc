@@ -13,7 +13,7 @@ using internal::Concat;
 using optim::CodeMap;
 
 std::vector<double> Map(bool is_signed, int max_exponent_bits, int total_bits) {
-  const auto map = optim::DynamicMap(is_signed, max_exponent_bits, total_bits);
+  const auto map = DynamicMap(is_signed, max_exponent_bits, total_bits);
   return {map.begin(), map.end()};
 }
 

@@ -61,8 +61,10 @@ Comparison ReplayExpected(const std::string& path) {
   return is_alias ? ReplayHfAlias(path) : ReplayDataset(path);
 }
 
-// A model, or an adapter of one.
+// A model, an adapter of one, or a model in 4 bits.
 Comparison ReplayFolder(const std::string& path, const ContextPtr& context, DType dtype) {
+  const auto golden = GoldenCase::Open(path, path, context, "interop-nf4-folder/");
+  if (golden.ok()) return ReplayNf4Folder(path, context, dtype);
   const bool is_adapter = fs::exists(fs::path(path).parent_path() / "adapter_config.json");
   return is_adapter ? ReplayPeft(path, context, dtype) : ReplayHfModel(path, context, dtype);
 }
@@ -155,6 +157,8 @@ Outcome RunCase(const CaseFile& file, const VerifyOptions& options) {
     if (folder != nullptr) {
       return OutcomeOf(folder->replay(file.path.string(), context, options.dtype));
     }
+    const auto nf4 = GoldenCase::Open(file.path.string(), file.label, context, "interop-nf4/");
+    if (nf4.ok()) return OutcomeOf(ReplayNf4(*nf4, options.dtype));
     absl::StatusOr<GoldenCase> golden =
         GoldenCase::Open(file.path.string(), file.label, context, "colossal-golden/");
     if (!golden.ok()) return {Verdict::kFail, Message(golden.status())};

@@ -77,8 +77,10 @@ std::string AdapterFileName(const std::string& name) { return kPrefix + name; }
 
 absl::StatusOr<AdapterConfig> AddPretrainedLora(
     nn::Module& model, const std::string& dir, const std::string& adapter,
+    const std::optional<nn::QuantizeOptions>& quantize,
     const std::shared_ptr<checkpoint::FileSystem>& files) {
   APOGEE_ASSIGN_OR_RETURN(AdapterConfig config, ReadAdapterConfig(*files, dir));
+  config.lora.quantize = quantize;
   APOGEE_ASSIGN_OR_RETURN(const HfWeights weights,
                           HfWeights::Open(files, dir, kAdapterWeightsName));
   std::map<std::string, Shape> wanted;
@@ -89,17 +91,17 @@ absl::StatusOr<AdapterConfig> AddPretrainedLora(
   }
   APOGEE_RETURN_IF_ERROR(CheckTensors(weights, wanted, dir));
   // Read before the model changes.
-  const std::vector<autograd::ParameterPtr> all = model.Parameters();
+  const ContextPtr context = HostOf(model.Parameters()[0]->context());
   std::map<std::string, Tensor> values;
   for (const auto& [name, shape] : wanted) {
-    Tensor value =
-        Tensor::Empty(shape, all[0]->dtype(), all[0]->context(), MemoryCategory::kParameter);
+    Tensor value = Tensor::Empty(shape, DType::kF64, context);  // exact for every dtype of a file
     APOGEE_RETURN_IF_ERROR(weights.Read(AdapterFileName(name), Layout(shape), value));
     values[name] = value;
   }
   nn::AddLora(model, config.lora, adapter);
   for (const auto& [name, parameter] : nn::AdapterTensors(model, config.lora, adapter)) {
-    parameter->set_value(values.at(name).To(parameter->dtype(), MemoryCategory::kParameter));
+    const Tensor value = values.at(name).To(parameter->dtype(), MemoryCategory::kParameter);
+    parameter->set_value(value.To(parameter->context(), MemoryCategory::kParameter));
   }
   return config;
 }

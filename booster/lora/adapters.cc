@@ -42,9 +42,10 @@ void Adapters::Add(nn::Module& model, const nn::LoraOptions& options, const std:
 }
 
 absl::Status Adapters::Add(nn::Module& model, const std::string& dir, const std::string& adapter,
+                           const std::optional<nn::QuantizeOptions>& quantize,
                            const std::shared_ptr<checkpoint::FileSystem>& files) {
   APOGEE_ASSIGN_OR_RETURN(const AdapterConfig config,
-                          AddPretrainedLora(model, dir, adapter, files));
+                          AddPretrainedLora(model, dir, adapter, quantize, files));
   adapters_[adapter] = config.lora;
   return absl::OkStatus();
 }

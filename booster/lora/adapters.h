@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ class Adapters {
  public:
   void Add(nn::Module& model, const nn::LoraOptions& options, const std::string& adapter);
   absl::Status Add(nn::Module& model, const std::string& dir, const std::string& adapter,
+                   const std::optional<nn::QuantizeOptions>& quantize,
                    const std::shared_ptr<checkpoint::FileSystem>& files);
 
   // The functions below throw Error for an unknown adapter; `call` is for its message.

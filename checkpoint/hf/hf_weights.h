@@ -117,6 +117,12 @@ class HfWeights {
   // `layout` names. The tensor must be there, with the layout's shape and a dtype that converts to
   // `to`'s.
   absl::Status Read(const std::string& name, const Layout& layout, const Tensor& to) const;
+  // Takes out tensor `name`, and all whose names go on with a dot.
+  void Remove(const std::string& name) {
+    std::erase_if(tensors_, [&](const auto& tensor) {
+      return tensor.first == name || tensor.first.starts_with(name + ".");
+    });
+  }
 
  private:
   std::map<std::string, std::shared_ptr<OpenTensorFile>> files_;

@@ -23,10 +23,11 @@ struct LoraFlags {
   double dropout = 0;
   std::vector<std::string> targets;  // empty: all linear layers but the output
   bool dora = false;
-  std::string from;  // a folder of an adapter to go on with
+  std::string from;               // a folder of an adapter to go on with
+  std::string quantize = "none";  // or "nf4", "int8": of the base
 
   void Declare(CommandLine& line);
-  // Throws Error for options without an adapter, and with `from`.
+  // Throws Error for options without an adapter, and for those of a new one with `from`.
   void Settle(const CommandLine& line);
   bool is_on() const { return rank > 0 || !from.empty(); }
   // DoRA reads the weights before boost.

@@ -9,6 +9,7 @@
 //   07_finetune --model llama --data train.jsonl --out out --ranks 4 --plugin zero2 --pack
 //   07_finetune --model llama --data train.jsonl --out out --ranks 2 --plugin hybrid --tp-size 2
 //   07_finetune --model llama --data train.jsonl --out out --lora-rank 8    # an adapter, for PEFT
+//   07_finetune --model llama --data train.jsonl --out out --lora-rank 8 --quantize nf4
 #include <memory>
 #include <string>
 #include <vector>

@@ -2,16 +2,19 @@
 
 #include "apogee/matrix/models/lora_model.h"
 
+#include <utility>
+
 #include "apogee/nn/lora/lora.h"
 
 namespace apogee::matrix {
 
-LoraWorkload::LoraWorkload(TinyKind kind)
-    : LmWorkload(kind, /*tied=*/kind == TinyKind::kGpt2, {.num_layers = 4, .tokens = 8}) {}
+LoraWorkload::LoraWorkload(TinyKind kind, std::optional<nn::QuantizeOptions> quantize)
+    : LmWorkload(kind, /*tied=*/kind == TinyKind::kGpt2, {.num_layers = 4, .tokens = 8}),
+      quantize_(std::move(quantize)) {}
 
 std::unique_ptr<nn::Module> LoraWorkload::MakeModel() const {
   std::unique_ptr<nn::Module> model = LmWorkload::MakeModel();
-  nn::LoraOptions options{.rank = 4, .alpha = 6};
+  nn::LoraOptions options{.rank = 4, .alpha = 6, .quantize = quantize_};
   if (kind_ == TinyKind::kGpt2) {
     options.targets = {"c_attn", "c_fc", "c_proj"};
     options.modules_to_save = {"ln_f"};

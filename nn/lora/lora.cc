@@ -8,6 +8,8 @@
 
 #include "apogee/core/text/text.h"
 #include "apogee/nn/init.h"
+#include "apogee/nn/layer_names.h"
+#include "apogee/nn/quantized/quantized_weight.h"
 
 namespace apogee::nn {
 namespace {
@@ -41,7 +43,7 @@ template <typename Value>
 Value OfPattern(const std::map<std::string, Value>& patterns, const std::string& name,
                 Value otherwise) {
   for (const auto& [key, value] : patterns) {
-    if (LoraNameMatches(key, name)) return value;
+    if (MatchesEnd(key, name)) return value;
   }
   return otherwise;
 }
@@ -62,6 +64,7 @@ class Plan {
     CheckPatterns(options.alpha_pattern, "alpha_pattern");
     for (const Target& target : targets) CheckLayer(target, adapter);
     SelectModules(model);
+    CheckQuantized(model);
   }
 
   std::string problems;
@@ -85,20 +88,14 @@ class Plan {
     }
   }
 
-  // As PEFT, all-linear leaves out the layer that computes logits.
-  bool IsOutput(const std::string& name) const {
-    return LoraNameMatches("lm_head", name) || LoraNameMatches("embed_out", name) ||
-           LoraNameMatches("cls.predictions.decoder", name);
-  }
-
   void Select() {
     std::set<std::string> unmatched(options_.targets.begin(), options_.targets.end());
     for (const auto& [name, layer] : layers_) {
       bool selected = false;
       for (const std::string& key : options_.targets) {
-        const bool all =
-            key == kAllLinear && dynamic_cast<const Linear*>(layer) != nullptr && !IsOutput(name);
-        if (!all && !LoraNameMatches(key, name)) continue;
+        const bool all = key == kAllLinear && dynamic_cast<const Linear*>(layer) != nullptr &&
+                         !IsOutputName(name);
+        if (!all && !MatchesEnd(key, name)) continue;
         selected = true;
         unmatched.erase(key);
       }
@@ -115,7 +112,7 @@ class Plan {
   void CheckPatterns(const std::map<std::string, Value>& patterns, const char* what) {
     for (const auto& [key, value] : patterns) {
       const bool any = std::ranges::any_of(
-          targets, [&key = key](const Target& t) { return LoraNameMatches(key, t.name); });
+          targets, [&key = key](const Target& t) { return MatchesEnd(key, t.name); });
       if (!any) AddProblem(problems, what, ": \"", key, "\" matches no target");
       if (!(value > 0)) AddProblem(problems, what, ": \"", key, "\" must be above 0, got ", value);
     }
@@ -154,11 +151,28 @@ class Plan {
     for (const std::string& key : options_.modules_to_save) {
       bool any = false;
       for (const auto& [name, module] : model.NamedModules()) {
-        if (!LoraNameMatches(key, name)) continue;
+        if (!MatchesEnd(key, name)) continue;
         any = true;
         modules_to_save.push_back(module);
       }
       if (!any) AddProblem(problems, "modules_to_save: ", UnknownName("module", key, Ends(names)));
+    }
+  }
+
+  // Codes are not trained.
+  void CheckQuantized(Module& model) {
+    if (options_.quantize && !model.QuantizedWeights().empty()) {
+      AddProblem(problems, "the model is quantized already; leave out quantize");
+    }
+    if (options_.quantize && !AdaptedLayers(model).empty()) {
+      AddProblem(problems, "quantize must be an option of the first adapter");
+    }
+    for (const Module* module : modules_to_save) {
+      for (const auto& quantized : module->QuantizedWeights()) {
+        AddProblem(problems, "modules_to_save: \"", quantized->weight()->name(),
+                   "\" is quantized, so it cannot be trained; name it in QuantizeOptions::skip of "
+                   "the first adapter");
+      }
     }
   }
 
@@ -170,14 +184,11 @@ class Plan {
 
 }  // namespace
 
-bool LoraNameMatches(const std::string& key, const std::string& name) {
-  return name == key || name.ends_with("." + key);
-}
-
 void AddLora(Module& model, const LoraOptions& options, const std::string& adapter) {
   const Plan plan(model, options, adapter);
   APOGEE_CHECK(plan.problems.empty(), "lora: cannot add the adapter:", plan.problems);
   const bool first = AdaptedLayers(model).empty();
+  if (options.quantize) QuantizeLinears(model, *options.quantize, plan.modules_to_save);
   for (const Target& target : plan.targets) {
     const auto rank = static_cast<double>(target.rank);
     target.layer->AddAdapter({.adapter = adapter,

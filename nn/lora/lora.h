@@ -23,11 +23,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apogee/nn/layers.h"
+#include "apogee/nn/quantized/quantize.h"
 
 namespace apogee::nn {
 
@@ -51,6 +53,9 @@ struct LoraOptions {
   std::vector<std::string> modules_to_save = {};
   LoraBias bias = LoraBias::kNone;
   uint64_t seed = 0;  // of A
+  // If set, QuantizeLinears before: the base is held in 4 or 8 bits. Modules to save stay whole.
+  // For the first adapter of a model.
+  std::optional<QuantizeOptions> quantize = {};
 };
 
 // Adds an adapter and freezes everything else, except what earlier adapters have left trainable.
@@ -106,9 +111,6 @@ class MergedAdapter {
   std::string adapter_;
   std::vector<std::pair<ParameterPtr, Tensor>> bases_;
 };
-
-// Whether `key`, a target or pattern, selects the name of a layer.
-bool LoraNameMatches(const std::string& key, const std::string& name);
 
 }  // namespace apogee::nn
 

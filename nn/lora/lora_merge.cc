@@ -5,6 +5,7 @@
 #include <set>
 
 #include "apogee/core/text/text.h"
+#include "apogee/nn/layer_names.h"
 #include "apogee/nn/lora/lora.h"
 
 namespace apogee::nn {
@@ -35,9 +36,8 @@ std::vector<std::pair<std::string, ParameterPtr>> AdapterTensors(Module& model,
   std::vector<std::pair<std::string, ParameterPtr>> tensors;
   std::set<const Parameter*> saved;
   for (const auto& [name, module] : model.NamedModules()) {
-    const bool whole =
-        std::ranges::any_of(options.modules_to_save,
-                            [&name = name](const auto& key) { return LoraNameMatches(key, name); });
+    const bool whole = std::ranges::any_of(
+        options.modules_to_save, [&name = name](const auto& key) { return MatchesEnd(key, name); });
     if (!whole) continue;
     for (const ParameterPtr& parameter : module->Parameters()) saved.insert(parameter.get());
   }

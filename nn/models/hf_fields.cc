@@ -95,8 +95,9 @@ class FieldParser : public JsonHandler {
     if (!Value({.kind = is_list ? Kind::kList : Kind::kObject})) return false;
     if (!is_list && stack_.size() == 1) counted_ = key_;
     const bool is_kept =
-        stack_.size() == 1 &&
-        (is_list ? IsKeptList(key_) : key_ == "rope_parameters" || key_ == "rope_scaling");
+        stack_.size() == 1 && (is_list ? IsKeptList(key_)
+                                       : key_ == "rope_parameters" || key_ == "rope_scaling" ||
+                                             key_ == "quantization_config");
     stack_.push_back({.is_list = is_list,
                       .is_kept = is_kept,
                       .path = !is_kept  ? ""

@@ -7,10 +7,10 @@
 //   const double theta = fields.Number("rope_theta", 1e4, {.from = 1, .below = 1e15});
 //   if (!fields.status().ok()) return fields.status();           // the first invalid field
 //
-// Fields of the objects "rope_parameters" and "rope_scaling" have dotted names
-// ("rope_parameters.rope_theta"); other nested objects are ignored. A missing field and null both
-// give the default; only HasNull and Id tell them apart. Of lists, only those that a caller asks
-// for are kept.
+// Fields of the objects "rope_parameters", "rope_scaling" and "quantization_config" have dotted
+// names ("rope_parameters.rope_theta"); other nested objects are ignored. A missing field and null
+// both give the default; only HasNull and Id tell them apart. Of lists, only those that a caller
+// asks for are kept.
 #ifndef APOGEE_NN_MODELS_HF_FIELDS_H_
 #define APOGEE_NN_MODELS_HF_FIELDS_H_
 

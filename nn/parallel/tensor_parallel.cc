@@ -16,6 +16,7 @@
 #include "apogee/nn/parallel/recurrent.h"
 #include "apogee/nn/parallel/sequence_functions.h"
 #include "apogee/nn/parallel/vocab_parallel.h"
+#include "apogee/nn/quantized/quantized_weight.h"
 
 namespace apogee::nn::parallel {
 namespace {
@@ -131,6 +132,39 @@ TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr 
   for (const autograd::ParameterPtr& parameter : model_.Parameters()) {
     logical_shapes_[parameter.get()] = parameter->shape();
   }
+  for (const auto& quantized : model_.QuantizedWeights()) {
+    logical_shapes_[quantized->weight().get()] = quantized->weight()->shape();
+    const auto shard = shards_.find(quantized->weight().get());
+    if (shard == shards_.end()) continue;
+    quantized_[quantized->stored().get()] = quantized;
+    shards_[quantized->stored().get()] = shard->second;
+  }
+}
+
+Layout TensorParallel::LayoutOn(int rank, const autograd::Parameter& parameter) const {
+  const TensorShard& shard = *ShardOf(parameter);
+  const auto quantized = quantized_.find(&parameter);
+  if (quantized == quantized_.end()) {
+    return parallel::LayoutOf(shard, LogicalShape(parameter), rank, group_->size());
+  }
+  const QuantizedWeight& weight = *quantized->second;
+  return weight.StoredLayout(
+      parallel::LayoutOf(shard, LogicalShape(*weight.weight()), rank, group_->size()));
+}
+
+Tensor TensorParallel::CutValue(const autograd::Parameter& parameter) const {
+  const Tensor whole = parameter.data();
+  if (!quantized_.contains(&parameter)) {
+    return CutLocal(*ShardOf(parameter), whole, group_->rank(), group_->size());
+  }
+  const Layout layout = LayoutOn(group_->rank(), parameter);
+  const Tensor part = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
+  int64_t at = 0;
+  for (const Segment& segment : layout.segments()) {
+    part.Slice(0, at, segment.length).CopyFrom(whole.Slice(0, segment.begin, segment.length));
+    at += segment.length;
+  }
+  return part;
 }
 
 void TensorParallel::Apply(const std::function<void(autograd::Parameter&)>& before) {
@@ -138,9 +172,16 @@ void TensorParallel::Apply(const std::function<void(autograd::Parameter&)>& befo
     if (before) before(*parameter);
     const TensorShard* shard = ShardOf(*parameter);
     if (shard == nullptr || !parameter->is_here()) continue;
-    Tensor part = CutLocal(*shard, parameter->data(), group_->rank(), group_->size());
+    Tensor part = CutValue(*parameter);
     part.storage()->set_category(MemoryCategory::kParameter);
-    parameter->set_part(std::move(part));
+    const auto quantized = quantized_.find(parameter.get());
+    if (quantized == quantized_.end()) {
+      parameter->set_part(std::move(part));
+      continue;
+    }
+    const Shape& whole = LogicalShape(*quantized->second->weight());
+    quantized->second->SetPart(parallel::LayoutOf(*shard, whole, group_->rank(), group_->size()),
+                               LocalShape(*shard, whole, group_->size()), part);
   }
   for (const auto& [module, rule] : modules_) Replace(*module, *rule);
 }
@@ -161,10 +202,7 @@ const Shape& TensorParallel::LogicalShape(const autograd::Parameter& parameter) 
 
 Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) const {
   const Shape& logical = LogicalShape(parameter);
-  const TensorShard* shard = ShardOf(parameter);
-  if (shard != nullptr) {
-    return parallel::LayoutOf(*shard, logical, group_->rank(), group_->size());
-  }
+  if (ShardOf(parameter) != nullptr) return LayoutOn(group_->rank(), parameter);
   // A whole tensor is not sharded: any multiple of every block size of optimizer states will do.
   constexpr int64_t kNoCut = int64_t{1} << 40;
   return Layout(
@@ -179,6 +217,7 @@ Tensor TensorParallel::Whole(const autograd::Parameter& parameter) const {
 Tensor TensorParallel::Whole(const autograd::Parameter& parameter, const Tensor& part) const {
   const TensorShard* shard = ShardOf(parameter);
   if (shard == nullptr) return part;
+  if (quantized_.contains(&parameter)) return WholeBytes(parameter, part);
   const Tensor local = part.Contiguous();
   const Tensor all = Tensor::Empty({group_->size(), local.numel()}, local.dtype(), local.context());
   group_->AllGather(all, local);
@@ -187,6 +226,30 @@ Tensor TensorParallel::Whole(const autograd::Parameter& parameter, const Tensor&
     locals.push_back(all.Slice(0, rank, 1).View(local.shape()));
   }
   return Assemble(*shard, LogicalShape(parameter), locals);
+}
+
+// Parts of bytes may overlap, and differ in size.
+Tensor TensorParallel::WholeBytes(const autograd::Parameter& parameter, const Tensor& part) const {
+  std::vector<Layout> layouts;
+  int64_t most = 0;
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    layouts.push_back(LayoutOn(rank, parameter));
+    most = std::max(most, layouts.back().local_numel());
+  }
+  const ContextPtr& context = part.context();
+  const Tensor padded = Tensor::Zeros({most}, part.dtype(), context);
+  padded.Slice(0, 0, part.numel()).CopyFrom(part);
+  const Tensor all = Tensor::Empty({group_->size() * most}, part.dtype(), context);
+  group_->AllGather(all, padded);
+  const Tensor whole = Tensor::Empty(LogicalShape(parameter), part.dtype(), context);
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    int64_t at = rank * most;
+    for (const Segment& segment : layouts[static_cast<size_t>(rank)].segments()) {
+      whole.Slice(0, segment.begin, segment.length).CopyFrom(all.Slice(0, at, segment.length));
+      at += segment.length;
+    }
+  }
+  return whole;
 }
 
 void TensorParallel::Replace(Module& module, const PlanRule& rule) {

@@ -77,6 +77,11 @@ class TensorParallel {
 
  private:
   void Replace(Module& module, const PlanRule& rule);
+  // Of a parameter that is cut: this rank's part of its value.
+  Tensor CutValue(const autograd::Parameter& parameter) const;
+  // Which elements of a parameter that is cut a rank holds.
+  Layout LayoutOn(int rank, const autograd::Parameter& parameter) const;
+  Tensor WholeBytes(const autograd::Parameter& parameter, const Tensor& part) const;
   // The ranks over which gradients of whole parameters in column layers are added up. Under
   // cut_sequence these of all whole parameters are addends, which are added up later: null.
   comm::GroupPtr AddsUp() const { return options_.cut_sequence ? nullptr : group_; }
@@ -93,6 +98,8 @@ class TensorParallel {
   std::vector<std::pair<Module*, const PlanRule*>> modules_;
   std::map<const autograd::Parameter*, TensorShard> shards_;
   std::map<const autograd::Parameter*, Shape> logical_shapes_;
+  // By stored parameter: quantized weights that are cut. shards_ has the shards of their weights.
+  std::map<const autograd::Parameter*, std::shared_ptr<QuantizedWeight>> quantized_;
   Linear* output_ = nullptr;
   bool cuts_channels_ = false;  // by a convolution of style column
   std::shared_ptr<SharedCopy> shared_copy_;

@@ -17,11 +17,9 @@
 #include <bit>
 #include <cstdint>
 
-namespace apogee::optim {
+#include "apogee/tensor/kernels/dynamic_map.h"
 
-// Generates the map: 2^total_bits values, filled up with zeros to 256, sorted. Computed in f32 as
-// the reference does.
-std::array<float, 256> DynamicMap(bool is_signed, int max_exponent_bits, int total_bits);
+namespace apogee::optim {
 
 class CodeMap {
  public:

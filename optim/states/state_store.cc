@@ -13,6 +13,15 @@ namespace apogee::optim {
 
 using internal::Concat;
 
+namespace {
+
+// Bytes of a quantized weight, which no optimizer updates.
+bool IsBytesOfWeight(const autograd::Parameter& parameter) {
+  return !parameter.requires_grad() && parameter.has_value() && parameter.dtype() == DType::kU8;
+}
+
+}  // namespace
+
 StateStore::StateStore(std::string optimizer,
                        std::span<const std::vector<autograd::ParameterPtr>> groups,
                        std::vector<std::string> problems)
@@ -22,6 +31,7 @@ StateStore::StateStore(std::string optimizer,
   if (groups.empty()) problems.emplace_back("there are no parameter groups");
   for (size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].empty()) problems.push_back(Concat("group ", g, " has no parameters"));
+    const size_t num_before = views_.size();
     for (const autograd::ParameterPtr& parameter : groups[g]) {
       if (parameter == nullptr) {
         problems.push_back(Concat("group ", g, " has a null parameter"));
@@ -31,11 +41,11 @@ StateStore::StateStore(std::string optimizer,
       } else if (!names.insert(parameter->name()).second) {
         problems.push_back(Concat("two parameters are named \"", parameter->name(),
                                   "\"; states are kept by name, so names must differ"));
-      } else {
+      } else if (!IsBytesOfWeight(*parameter)) {
         views_.emplace_back(parameter);
       }
     }
-    group_sizes_.push_back(static_cast<int>(groups[g].size()));
+    group_sizes_.push_back(static_cast<int>(views_.size() - num_before));
   }
   group_states_.resize(groups.size());
   if (!problems.empty()) Throw("optimizer ", optimizer_, ": ", JoinTexts(problems));

@@ -11,6 +11,16 @@
 
 namespace apogee {
 
+namespace {
+
+// Parameters of different kinds share no chunk: trained, frozen, and bytes of quantized weights.
+int KindOf(const autograd::Parameter& parameter) {
+  if (!IsFloat(parameter.dtype())) return 2;
+  return parameter.requires_grad() ? 0 : 1;
+}
+
+}  // namespace
+
 std::vector<chunk::ChunkSpec> PlanModuleChunks(nn::Module& model,
                                                std::span<const autograd::ParameterPtr> parameters,
                                                const ModuleChunkOptions& options) {
@@ -27,7 +37,7 @@ std::vector<chunk::ChunkSpec> PlanModuleChunks(nn::Module& model,
     requests.push_back(
         {.numel = parameter.shape().numel(),
          .element_bytes = options.element_bytes.empty() ? 4 : options.element_bytes[i],
-         .key = 2 * owner.at(&parameter) + (parameter.requires_grad() ? 0 : 1),
+         .key = 3 * owner.at(&parameter) + KindOf(parameter),
          .cut_multiple = options.cut_multiples.empty() ? 1 : options.cut_multiples[i]});
   }
   return chunk::PlanChunks(requests, {.chunk_bytes = options.chunk_bytes,

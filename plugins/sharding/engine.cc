@@ -163,7 +163,7 @@ void ShardedEngine::Choose(const nn::Module& model, optim::Optimizer& optimizer)
       continue;
     }
     if (!held) {
-      unheld_.push_back(parameter);
+      if (IsFloat(parameter->dtype())) unheld_.push_back(parameter);
     } else if (is_cut()) {
       view->BindParameter(PartOf(*parameter));
     }
@@ -229,7 +229,7 @@ optim::Optimizer& ShardedEngine::Configure(nn::Module& model, optim::Optimizer& 
   for (const Sharded& sharded : sharded_) {
     ConvertParameter(policy_.Of(*sharded.parameter), *sharded.parameter);
   }
-  SetResidual(policy_, model);
+  SetComputeDTypes(policy_, model);
   PlaceGradients();
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];

@@ -39,6 +39,9 @@ enum class Statistic { kLogSumExp, kVariance };
 // kSilu      x * sigmoid(x)
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid };
 
+// Codes of a weight by blocks (kernels/block_codes.h): 4 bits from a map of 16 values, or 8 bits.
+enum class BlockCodeKind : uint8_t { kNf4, kInt8 };
+
 }  // namespace apogee
 
 #endif  // APOGEE_TENSOR_OPS_KINDS_H_

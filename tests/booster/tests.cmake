@@ -6,6 +6,9 @@ apogee_test(NAME booster_trace_test SRCS booster/trace_test.cc LAYERS booster
             LIBS nlohmann_json::nlohmann_json LABELS threads)
 apogee_test(NAME booster_adapter_test SRCS booster/lora/adapter_test.cc LAYERS booster LABELS threads)
 apogee_mpi_test(NAME booster_adapter_mpi_test SRCS booster/lora/adapter_test.cc LAYERS booster)
+apogee_test(NAME booster_quantized_base_test SRCS booster/lora/quantized_base_test.cc LAYERS booster
+            LABELS threads)
+apogee_mpi_test(NAME booster_quantized_base_mpi_test SRCS booster/lora/quantized_base_test.cc LAYERS booster)
 apogee_test(NAME booster_booster_test SRCS booster/booster_test.cc LAYERS booster)
 apogee_test(NAME booster_accumulation_test SRCS booster/accumulation_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME booster_closed_tree_test SRCS booster/closed_tree_test.cc LAYERS booster)

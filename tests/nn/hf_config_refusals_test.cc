@@ -57,7 +57,7 @@ TEST(HfConfigRefusalsTest, WhatTheModelsCannotDoIsRefusedByName) {
   EXPECT_THAT(LlamaWith({{"rope_scaling", 2}}), HasSubstr("\"rope_scaling\" is 2"));
   EXPECT_EQ(LlamaWith({{"head_dim", 64}}), "accepted");
   EXPECT_THAT(Gpt2With({{"quantization_config", {{"bits", 4}}}}),
-              HasSubstr("\"quantization_config\" is an object, only null works"));
+              HasSubstr("\"quantization_config\" is an object, only null and nf4"));
   EXPECT_THAT(LlamaWith({{"partial_rotary_factor", 1.5}}),
               HasSubstr("\"partial_rotary_factor\" is 1.5, must be a number from 0"));
   EXPECT_THAT(LlamaWith({{"pad_token_id", 49152}}),

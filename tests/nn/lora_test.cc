@@ -293,5 +293,34 @@ TEST(LoraTest, BadOptionsChangeNothing) {
               Says(HasSubstr("the model is boosted")));
 }
 
+// Adds up the work of products.
+class Products : public KernelListener {
+ public:
+  void OnKernel(const KernelCall& call) override { flops += call.flops; }
+  double flops = 0;
+};
+
+// Neither for a gradient of a frozen weight, nor for one of an input that needs none.
+TEST(LoraTest, ComputesNoProductForAFrozenWeight) {
+  for (const bool quantize : {false, true}) {
+    Net net;
+    const ContextPtr context = net.up().weight()->context();
+    constexpr int64_t kRank = 2;
+    LoraOptions options{.rank = kRank, .targets = {"up", "down"}};
+    if (quantize) options.quantize = QuantizeOptions{};
+    AddLora(net, options);
+    const Tensor tokens = Tensor::FromVector<int64_t>({0, 6, 2, 2, 5, 1}, {2, 3}, context);
+    Products products;
+    context->set_kernel_listener(&products);
+    autograd::Backward(autograd::Sum(net(tokens), {0, 1, 2}));
+    context->set_kernel_listener(nullptr);
+    constexpr int64_t kBase = kIn * kHidden + kHidden * kOut;
+    constexpr int64_t kFactors = kRank * (kIn + kHidden + kHidden + kOut);
+    // Backward: the input of "down" through its weight and A; B's input; A and B themselves.
+    constexpr int64_t kInputs = kHidden * kOut + kRank * (kOut + kHidden + kHidden);
+    EXPECT_EQ(products.flops, 2.0 * tokens.numel() * (kBase + 2 * kFactors + kInputs));
+  }
+}
+
 }  // namespace lora_test
 }  // namespace apogee::nn

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 apogee_test(NAME tensor_activation_test SRCS tensor/activation_test.cc LAYERS tensor DEVICES)
+apogee_test(NAME tensor_block_codes_test SRCS tensor/block_codes_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_convolution_test SRCS tensor/convolution_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_copy_test SRCS tensor/copy_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_elementwise_test SRCS tensor/elementwise_test.cc LAYERS tensor DEVICES)

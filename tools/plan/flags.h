@@ -25,6 +25,7 @@ struct PlanFlags {
   std::vector<std::string> optimizer_options;
   int64_t lora_rank = 0;  // 0: the model is trained
   std::vector<std::string> lora_targets = {"all-linear"};
+  std::string quantize = "none";
   plan::TrainingSetup setup;
   plan::PlanOptions options;
   // Measured rates.

@@ -64,10 +64,16 @@ absl::StatusOr<plan::TrainingSetup> SetupOf(const PlanFlags& flags) {
   setup.recompute = flags.setup.recompute;
   setup.optimizer = flags.setup.optimizer;
   setup.training.max_norm = flags.setup.training.max_norm;
+  APOGEE_ASSIGN_OR_RETURN(const auto quantize, nn::ParseQuantize(flags.quantize));
+  if (quantize && flags.lora_rank == 0) {
+    return InvalidArgument(
+        "--quantize: a model in few bits is not trained itself; give --lora-rank, too");
+  }
   if (flags.lora_rank > 0) {
     setup.lora = nn::LoraOptions{.rank = flags.lora_rank,
                                  .alpha = 2 * static_cast<double>(flags.lora_rank),
-                                 .targets = flags.lora_targets};
+                                 .targets = flags.lora_targets,
+                                 .quantize = quantize};
     const auto fits = ErrorToStatus([&] {
       nn::PlannedTensors(*setup.make_model(false), *setup.lora);
       return true;

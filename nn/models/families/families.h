@@ -29,15 +29,17 @@ inline constexpr const char* kVitType = "vit";
 // "model_type"; an error without it.
 absl::StatusOr<std::string> ReadModelType(HfFields& fields);
 
+// Records a problem for weights in other codes than those that are read
+// (booster/quantized_files.h).
+void CheckQuantization(HfFields& fields);
+
 // What `read` returns, unless a field is refused.
 template <typename Fn>
 auto ReadChecked(FamilyFields& reader, const char* architecture, const Fn& read)
     -> absl::StatusOr<decltype(read())> {
   HfFields& fields = reader.fields;
   fields.MustList("architectures", architecture);
-  if (fields.Has("quantization_config")) {
-    fields.Refuse("quantization_config", "only null works: the weights must be floating numbers");
-  }
+  CheckQuantization(fields);
   auto config = read();
   reader.TellUnread();
   if (!fields.status().ok()) return fields.status();

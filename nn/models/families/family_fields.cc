@@ -213,4 +213,24 @@ void FamilyFields::TellUnread() {
   }
 }
 
+void CheckQuantization(HfFields& fields) {
+  const std::string object = "quantization_config";
+  if (!fields.Has(object)) return;
+  const bool nf4 = fields.Is(object + ".quant_method", "bitsandbytes") &&
+                   fields.Flag(object + ".load_in_4bit", false) &&
+                   fields.Is(object + ".bnb_4bit_quant_type", "nf4");
+  if (!nf4) {
+    fields.Refuse(object,
+                  "only null and nf4 of bitsandbytes (load_in_4bit) work: weights in other codes "
+                  "are not read");
+  }
+  // The files say the rest, of each weight.
+  for (const char* field :
+       {"_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
+        "bnb_4bit_use_double_quant", "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight",
+        "llm_int8_skip_modules", "llm_int8_threshold", "load_in_8bit"}) {
+    fields.Has(object + "." + field);
+  }
+}
+
 }  // namespace apogee::nn
