@@ -293,6 +293,20 @@ absl::Status Booster::save_adapter(const std::string& path, const SaveAdapterOpt
   });
 }
 
+void Booster::merge_adapter(const std::string& adapter) {
+  InCall("merge_adapter", [&] {
+    saves_->Settle();
+    adapters_->Merge(*model_, plugin_, adapter);
+  });
+}
+
+void Booster::unmerge_adapter(const std::string& adapter) {
+  InCall("unmerge_adapter", [&] {
+    saves_->Settle();
+    adapters_->Unmerge(*model_, adapter);
+  });
+}
+
 absl::Status Booster::load_adapter(const std::string& path, const std::string& adapter,
                                    const std::shared_ptr<checkpoint::FileSystem>& files) {
   return InCall("load_adapter", [&] {

@@ -250,6 +250,12 @@ class Booster : private StepListener {
   absl::Status load_adapter(
       const std::string& path, const std::string& adapter = "default",
       const std::shared_ptr<checkpoint::FileSystem>& files = checkpoint::RealFileSystem());
+  // Adds an adapter to the weights, W + scale * B A in f32 (f64 for f64; for DoRA normalised),
+  // rounded once to the weights' dtype: the same bits under every plugin. No adapter is active
+  // then, and save_model writes a plain model. unmerge_adapter puts the old bits back. Throws Error
+  // for an unknown adapter, another active one, and a quantized base. Collective.
+  void merge_adapter(const std::string& adapter = "default");
+  void unmerge_adapter(const std::string& adapter = "default");
   // Saves all states of the optimizer, its options, master weights and step counts, as a folder in
   // the format of checkpoints, which loads under any plugin and number of ranks. With save_model
   // and save_lr_scheduler this is a training state except for random state, loss scale and

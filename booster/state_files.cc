@@ -11,6 +11,7 @@
 #include "apogee/booster/state_sections.h"
 #include "apogee/checkpoint/agreement.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
+#include "apogee/nn/lora/lora.h"
 
 namespace apogee {
 namespace {
@@ -55,6 +56,20 @@ void UseMasters(const optim::Optimizer& optimizer, const comm::GroupPtr& group,
   }
 }
 
+// The factors of adapters, by name, if none is active: then the weights are the model.
+std::set<std::string> UnusedFactors(nn::Module& model) {
+  std::set<std::string> names;
+  for (const auto& [name, layer] : nn::AdaptedLayers(model)) {
+    for (const nn::LoraFactors& factors : layer->adapters()) {
+      if (factors.is_active) return {};
+      for (const auto& factor : {factors.a, factors.b, factors.magnitude}) {
+        if (factor != nullptr) names.insert(factor->name());
+      }
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::Status StateFiles::Write(const std::string& path, bool use_async, const Files& files,
@@ -69,6 +84,8 @@ absl::Status StateFiles::SaveModel(const std::string& path, const SaveModelOptio
   APOGEE_RETURN_IF_ERROR(runner_.Wait());
   SyncReplicas(parts_.plugin, parts_.optimizer);
   std::vector<checkpoint::TensorPart> parts = WeightsOf(parts_.model, parts_.plugin);
+  const std::set<std::string> unused = UnusedFactors(parts_.model);
+  std::erase_if(parts, [&](const auto& part) { return unused.contains(part.name); });
   if (options.f32_masters) UseMasters(parts_.optimizer, parts_.plugin.group(), parts);
   APOGEE_RETURN_IF_ERROR(CheckReplicas("save_model", parts, parts_.plugin.group()));
   APOGEE_ASSIGN_OR_RETURN(

@@ -143,6 +143,7 @@
 #include "apogee/optim/optimizer.h"
 #include "apogee/optim/option_groups.h"
 #include "apogee/optim/options.h"
+#include "apogee/optim/orthogonal/muon.h"
 #include "apogee/optim/param_view.h"
 #include "apogee/optim/registry.h"
 #include "apogee/optim/rule.h"

@@ -39,6 +39,12 @@ OptionMap InterestingOptions(const std::string& name) {
       {"lars", {{"lr", "1"}, {"trust_coefficient", "0.02"}, {"weight_decay", "0.05"}}},
       {"lion", {{"lr", "0.003"}, {"weight_decay", "0.1"}}},
       {"lomo", {{"lr", "0.02"}, {"weight_decay", "0.05"}, {"clip_grad_value", "2"}}},
+      {"muon", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"muon_deepseek4", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
+      {"muon_dion", {{"lr", "0.01"}, {"weight_decay", "0.05"}}},
+      {"muon_moonlight", {{"lr", "0.003"}, {"weight_decay", "0.05"}}},
+      {"muon_torch", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
+      {"normuon", {{"lr", "0.01"}, {"weight_decay", "0.05"}, {"cautious_decay", "true"}}},
       // With 1-bit messages the algorithm differs from the one-rank run, so only the warm-ups are
       // compared. Without bias correction the first updates are three times lr. With lr 0.01
       // bf16 is chaotic; with 0.003 the scale of the loss alone changes updates by 9e-9 in f64.

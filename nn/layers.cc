@@ -103,8 +103,8 @@ void Linear::AddAdapter(const LayerAdapter& adapter) {
   adapters_.push_back(std::move(factors));
 }
 
-Tensor Linear::Merged(const LoraFactors& factors) const {
-  const Tensor merged = MergedWeight(factors, {*weight_, layout()}).To(weight_->dtype());
+Tensor Linear::Merged(const LoraFactors& factors, const Parameter& weight) const {
+  const Tensor merged = MergedWeight(factors, {weight, layout()}).To(weight.dtype());
   return layout() == WeightLayout::kOutIn ? merged : merged.Transpose(0, 1).Contiguous();
 }
 
@@ -200,8 +200,8 @@ Tensor Embedding::Finish(const Tensor& y,
   return sum;
 }
 
-Tensor Embedding::Merged(const LoraFactors& factors) const {
-  return MergedTable(factors, *weight_).To(weight_->dtype());
+Tensor Embedding::Merged(const LoraFactors& factors, const Parameter& weight) const {
+  return MergedTable(factors, weight).To(weight.dtype());
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps)

@@ -75,7 +75,7 @@ class Linear : public Module, public Configured, public Adaptable {
 
   void AddAdapter(const LayerAdapter& adapter) override;
   std::pair<int64_t, int64_t> sizes() const override;
-  Tensor Merged(const LoraFactors& factors) const override;
+  Tensor Merged(const LoraFactors& factors, const Parameter& weight) const override;
   // The bias to give to the product of an adapted layer: undefined if an active DoRA scales the
   // product, or if there is none.
   Tensor ProductBias() const;
@@ -104,7 +104,7 @@ class Embedding : public Module, public Configured, public Adaptable {
 
   void AddAdapter(const LayerAdapter& adapter) override;
   std::pair<int64_t, int64_t> sizes() const override;
-  Tensor Merged(const LoraFactors& factors) const override;
+  Tensor Merged(const LoraFactors& factors, const Parameter& weight) const override;
   // The result of an adapted layer: y + scale * B A[tokens]. `look_up`: the rows of a table
   // [vocab, rank] for the tokens.
   Tensor Finish(const Tensor& y, const std::function<Tensor(const Tensor& table)>& look_up) const;

@@ -21,6 +21,7 @@
 #include "apogee/optim/onebit/onebit_adam.h"
 #include "apogee/optim/onebit/onebit_lamb.h"
 #include "apogee/optim/onebit/zero_one_adam.h"
+#include "apogee/optim/orthogonal/muon.h"
 
 namespace apogee::optim {
 namespace {
@@ -49,6 +50,12 @@ OptimizerRegistry::OptimizerRegistry() {
   Add<Lars>("lars");
   Add<Lion>("lion");
   Add<Lomo>("lomo");
+  Add<Muon>("muon");
+  Add<Muon>("muon_deepseek4", MuonOptions::DeepSeek4());
+  Add<Muon>("muon_dion", MuonOptions::Dion());
+  Add<Muon>("muon_moonlight", MuonOptions::Moonlight());
+  Add<Muon>("muon_torch", MuonOptions::Torch());
+  Add<Muon>("normuon", MuonOptions::NorMuon());
   Add<OneBitAdam>("onebit_adam");
   Add<OneBitAdam>("onebit_adam_deepspeed", OneBitAdamOptions::DeepSpeed());
   Add<OneBitLamb>("onebit_lamb");

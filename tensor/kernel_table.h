@@ -14,6 +14,7 @@
 #include "apogee/core/error.h"
 #include "apogee/tensor/kernels/args.h"
 #include "apogee/tensor/kernels/attention_args.h"
+#include "apogee/tensor/kernels/block_codes.h"
 #include "apogee/tensor/kernels/conv_args.h"
 #include "apogee/tensor/kernels/elementwise_args.h"
 #include "apogee/tensor/kernels/recurrent_args.h"

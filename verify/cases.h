@@ -17,6 +17,7 @@ Comparison ReplayLrSchedule(const GoldenCase& golden, DType dtype);
 Comparison ReplayQuant(const GoldenCase& golden, DType dtype);
 Comparison ReplayOneBit(const GoldenCase& golden, DType dtype);
 Comparison ReplayCompressedAllReduce(const GoldenCase& golden, DType dtype);
+Comparison ReplayMuon(const GoldenCase& golden, DType dtype);
 Comparison ReplayModel(const GoldenCase& golden, DType dtype);
 // A folder with a Hugging Face model, by its expected.safetensors.
 Comparison ReplayHfModel(const std::string& path, const ContextPtr& context, DType dtype);

@@ -11,7 +11,7 @@
 #include "apogee/nn/quantized/quantized_weight.h"
 #include "apogee/tensor/ops/block_codes.h"
 #include "apogee/verify/cases.h"
-#include "apogee/verify/hf_replay.h"
+#include "apogee/verify/hf/hf_replay.h"
 
 namespace apogee::verify {
 namespace {

@@ -14,6 +14,7 @@
 #include "apogee/verify/cases.h"
 #include "apogee/verify/galore_signs.h"
 #include "apogee/verify/low_bit_states.h"
+#include "apogee/verify/muon_values.h"
 #include "apogee/verify/option_text.h"
 
 namespace apogee::verify {
@@ -26,8 +27,9 @@ using internal::Concat;
 // The optimizer for a recorded case, and recorded hyper-parameters that have another name in our
 // options or are not options.
 struct Family {
-  std::string optimizer;                       // in our registry
-  std::map<std::string, std::string> renamed;  // recorded name -> option name, "" for none
+  std::string optimizer;                            // in our registry
+  std::map<std::string, std::string> renamed;       // recorded name -> option name, "" for none
+  Json (*translate)(const Json& values) = nullptr;  // before: to values that we have
 };
 
 Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
@@ -38,6 +40,9 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
   if (recorded == "cpu_adam") {
     return {hyper.value("adamw_mode", true) ? "adamw" : "adam",
             {{"adamw_mode", ""}, {"div_scale", ""}, {"bias_correction", "correct_bias"}}};
+  }
+  if (recorded == "muon" || recorded == "normuon") {
+    return {MuonPreset(recorded, hyper), {}, &MuonValues};
   }
   // The recorded LAMB is ColossalAI's.
   if (recorded == "lamb") return {"lamb_colossal", {}};
@@ -51,8 +56,9 @@ Family FamilyOf(const GoldenCase& golden, const Json& hyper) {
   return {recorded, {}};
 }
 
-optim::OptionMap OptionsFrom(const Json& values, const Family& family) {
+optim::OptionMap OptionsFrom(const Json& recorded, const Family& family) {
   optim::OptionMap options;
+  const Json values = family.translate != nullptr ? family.translate(recorded) : recorded;
   for (const auto& [key, value] : values.items()) {
     if (key == "params" || key == "lr_factor_per_step" || key == "lr_per_step" || value.is_null())
       continue;

@@ -39,6 +39,8 @@ const std::map<std::string, Replay>& Replays() {
       {"lomo", &ReplayOptimizer},
       {"lr_schedule", &ReplayLrSchedule},
       {"model", &ReplayModel},
+      {"muon", &ReplayMuon},
+      {"normuon", &ReplayMuon},
       {"onebit_adam", &ReplayOneBit},
       {"quant", &ReplayQuant},
       {"scaled_adam", &ReplayOptimizer},

@@ -8,12 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apogee/booster/lora/adapter_config.h"
 #include "apogee/booster/save_options.h"
 #include "apogee/checkpoint/planned_save.h"
 #include "apogee/comm/group.h"
+#include "apogee/plugins/plugin.h"
 
 namespace apogee {
 
@@ -33,6 +35,10 @@ class Adapters {
   absl::StatusOr<std::unique_ptr<checkpoint::PlannedSave>> PlanSave(
       nn::Module& model, const SaveAdapterOptions& options,
       const std::vector<checkpoint::TensorPart>& parts, const comm::GroupPtr& group) const;
+  // Adds the adapter to the weights, and makes all adapters inactive. Collective.
+  void Merge(nn::Module& model, const Plugin& plugin, const std::string& adapter);
+  // Puts the old values back.
+  void Unmerge(nn::Module& model, const std::string& adapter);
   absl::Status Load(nn::Module& model, const std::string& adapter,
                     const checkpoint::CheckpointTarget& source,
                     const std::vector<checkpoint::TensorPart>& parts,
@@ -42,6 +48,8 @@ class Adapters {
   const nn::LoraOptions& OptionsOf(const std::string& call, const std::string& adapter) const;
 
   std::map<std::string, nn::LoraOptions> adapters_;
+  std::string merged_;  // "": none
+  std::vector<std::pair<autograd::ParameterPtr, Tensor>> bases_;
 };
 
 }  // namespace apogee

@@ -73,8 +73,8 @@ class Adaptable {
   virtual const ParameterPtr& weight() const = 0;
   // The numbers of inputs (of an embedding: words) and outputs.
   virtual std::pair<int64_t, int64_t> sizes() const = 0;
-  // The weight with an active adapter, in the weight's dtype and layout.
-  virtual Tensor Merged(const LoraFactors& factors) const = 0;
+  // `weight`, of this layer's shape, with an adapter of these factors, in its dtype and layout.
+  virtual Tensor Merged(const LoraFactors& factors, const Parameter& weight) const = 0;
   const std::vector<LoraFactors>& adapters() const { return adapters_; }
   void SetActiveAdapters(const std::vector<std::string>& adapters);
   // Whether no other adapter of this layer is active.

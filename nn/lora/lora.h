@@ -94,8 +94,9 @@ std::vector<std::pair<std::string, ParameterPtr>> AdapterTensors(Module& model,
 //
 // The sum is in f32 (f64 for f64) and rounded once to the weight's dtype; for DoRA it is the
 // normalised one. The adapter does not take part meanwhile. Every value must be on this rank
-// (not under ZeRO 3), and with DoRA whole (not under tensor parallelism). Throws Error, with the
-// model unchanged, for another adapter that is active, and for a name that no adapter has.
+// (not under ZeRO 3), and with DoRA whole (not under tensor parallelism): Booster::merge_adapter
+// works under every plugin. Throws Error, with the model unchanged, for another adapter that is
+// active, for a name that no adapter has, and for weights that are quantized.
 class MergedAdapter {
  public:
   MergedAdapter(Module& model, const std::string& adapter);

@@ -7,6 +7,7 @@
 #include "apogee/core/text/text.h"
 #include "apogee/nn/layer_names.h"
 #include "apogee/nn/lora/lora.h"
+#include "apogee/nn/quantized/quantized_weight.h"
 
 namespace apogee::nn {
 namespace {
@@ -69,6 +70,8 @@ MergedAdapter::MergedAdapter(Module& model, const std::string& adapter)
   std::set<std::string> known;
   std::string problems;
   std::vector<std::pair<Adaptable*, const LoraFactors*>> layers;
+  std::set<const Parameter*> quantized;
+  for (const auto& weight : model.QuantizedWeights()) quantized.insert(weight->weight().get());
   for (const auto& [name, layer] : AdaptedLayers(model)) {
     for (const LoraFactors& factors : layer->adapters()) {
       known.insert(factors.adapter);
@@ -80,11 +83,15 @@ MergedAdapter::MergedAdapter(Module& model, const std::string& adapter)
     const LoraFactors* factors = FactorsOf(*layer, adapter);
     if (factors == nullptr) continue;
     layers.emplace_back(layer, factors);
-    if (!layer->weight()->is_here()) {
+    if (quantized.contains(layer->weight().get())) {
+      AddProblem(problems, "\"", name,
+                 "\" is quantized, and codes have no room for a sum; call RestoreQuantized on the "
+                 "model, or load it as it was before");
+    } else if (!layer->weight()->is_here()) {
       AddProblem(problems, "\"", name, "\" is on another rank");
     } else if (!layer->weight()->is_local()) {
       AddProblem(problems, "this rank has a shard of \"", layer->weight()->name(),
-                 "\"; save the adapter, and merge it on one rank");
+                 "\"; call Booster::merge_adapter");
     } else if (factors->magnitude != nullptr && layer->weight()->is_part()) {
       AddProblem(problems, "the norms of DoRA need the whole \"", layer->weight()->name(), "\"");
     }
@@ -95,7 +102,7 @@ MergedAdapter::MergedAdapter(Module& model, const std::string& adapter)
   APOGEE_CHECK(problems.empty(), "lora: cannot merge adapter \"", adapter, "\":", problems);
   for (const auto& [layer, factors] : layers) {
     const Tensor weight = layer->weight()->data();
-    const Tensor merged = layer->Merged(*factors);
+    const Tensor merged = layer->Merged(*factors, *layer->weight());
     bases_.emplace_back(layer->weight(), weight.Clone());
     weight.CopyFrom(merged);
   }

@@ -142,6 +142,30 @@ Tensor Assemble(const TensorShard& shard, const Shape& logical, std::span<const 
   return whole;
 }
 
+Tensor CutByLayout(const Tensor& whole, const Layout& layout) {
+  const Tensor local = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
+  int64_t at = 0;
+  for (const Segment& segment : layout.segments()) {
+    local.Slice(0, at, segment.length).CopyFrom(whole.Slice(0, segment.begin, segment.length));
+    at += segment.length;
+  }
+  return local;
+}
+
+Tensor AssembleByLayouts(const Shape& logical, std::span<const Layout> layouts,
+                         const Tensor& locals) {
+  const Tensor whole = Tensor::Empty({logical.numel()}, locals.dtype(), locals.context());
+  for (size_t row = 0; row < layouts.size(); ++row) {
+    const Tensor local = locals.Slice(0, static_cast<int64_t>(row), 1).View({locals.size(1)});
+    int64_t at = 0;
+    for (const Segment& segment : layouts[row].segments()) {
+      whole.Slice(0, segment.begin, segment.length).CopyFrom(local.Slice(0, at, segment.length));
+      at += segment.length;
+    }
+  }
+  return whole.View(logical);
+}
+
 Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, int tp,
                 int num_replicas) {
   CheckRank(rank, tp);

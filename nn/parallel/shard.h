@@ -52,6 +52,12 @@ Tensor CutLocal(const TensorShard& shard, const Tensor& whole, int rank, int tp)
 // The whole tensor, of shape `logical`, from the local tensors of all ranks, in rank order.
 Tensor Assemble(const TensorShard& shard, const Shape& logical, std::span<const Tensor> locals);
 
+// The elements of a flat tensor that a layout names, in its order; and back: `locals` has a row per
+// layout, whose elements may overlap.
+Tensor CutByLayout(const Tensor& whole, const Layout& layout);
+Tensor AssembleByLayouts(const Shape& logical, std::span<const Layout> layouts,
+                         const Tensor& locals);
+
 // The segments list the local tensor's elements in order, without padding. num_replicas: the number
 // of ranks that hold each element (the other axes of the mesh).
 Layout LayoutOf(const TensorShard& shard, const Shape& logical, int rank, int tp,

@@ -141,32 +141,6 @@ TensorParallel::TensorParallel(Module& model, ParallelPlan plan, comm::GroupPtr 
   }
 }
 
-Layout TensorParallel::LayoutOn(int rank, const autograd::Parameter& parameter) const {
-  const TensorShard& shard = *ShardOf(parameter);
-  const auto quantized = quantized_.find(&parameter);
-  if (quantized == quantized_.end()) {
-    return parallel::LayoutOf(shard, LogicalShape(parameter), rank, group_->size());
-  }
-  const QuantizedWeight& weight = *quantized->second;
-  return weight.StoredLayout(
-      parallel::LayoutOf(shard, LogicalShape(*weight.weight()), rank, group_->size()));
-}
-
-Tensor TensorParallel::CutValue(const autograd::Parameter& parameter) const {
-  const Tensor whole = parameter.data();
-  if (!quantized_.contains(&parameter)) {
-    return CutLocal(*ShardOf(parameter), whole, group_->rank(), group_->size());
-  }
-  const Layout layout = LayoutOn(group_->rank(), parameter);
-  const Tensor part = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
-  int64_t at = 0;
-  for (const Segment& segment : layout.segments()) {
-    part.Slice(0, at, segment.length).CopyFrom(whole.Slice(0, segment.begin, segment.length));
-    at += segment.length;
-  }
-  return part;
-}
-
 void TensorParallel::Apply(const std::function<void(autograd::Parameter&)>& before) {
   for (const autograd::ParameterPtr& parameter : model_.Parameters()) {
     if (before) before(*parameter);
@@ -198,6 +172,25 @@ const TensorShard* TensorParallel::ShardOf(const autograd::Parameter& parameter)
 
 const Shape& TensorParallel::LogicalShape(const autograd::Parameter& parameter) const {
   return logical_shapes_.at(&parameter);
+}
+
+Layout TensorParallel::LayoutOn(int rank, const autograd::Parameter& parameter) const {
+  const TensorShard& shard = *ShardOf(parameter);
+  const auto quantized = quantized_.find(&parameter);
+  if (quantized == quantized_.end()) {
+    return parallel::LayoutOf(shard, LogicalShape(parameter), rank, group_->size());
+  }
+  const QuantizedWeight& weight = *quantized->second;
+  return weight.StoredLayout(
+      parallel::LayoutOf(shard, LogicalShape(*weight.weight()), rank, group_->size()));
+}
+
+Tensor TensorParallel::CutValue(const autograd::Parameter& parameter) const {
+  const Tensor whole = parameter.data();
+  if (quantized_.contains(&parameter)) {
+    return CutByLayout(whole, LayoutOn(group_->rank(), parameter));
+  }
+  return CutLocal(*ShardOf(parameter), whole, group_->rank(), group_->size());
 }
 
 Layout TensorParallel::LayoutOf(const autograd::Parameter& parameter) const {
@@ -236,20 +229,11 @@ Tensor TensorParallel::WholeBytes(const autograd::Parameter& parameter, const Te
     layouts.push_back(LayoutOn(rank, parameter));
     most = std::max(most, layouts.back().local_numel());
   }
-  const ContextPtr& context = part.context();
-  const Tensor padded = Tensor::Zeros({most}, part.dtype(), context);
+  const Tensor padded = Tensor::Zeros({most}, part.dtype(), part.context());
   padded.Slice(0, 0, part.numel()).CopyFrom(part);
-  const Tensor all = Tensor::Empty({group_->size() * most}, part.dtype(), context);
+  const Tensor all = Tensor::Empty({group_->size(), most}, part.dtype(), part.context());
   group_->AllGather(all, padded);
-  const Tensor whole = Tensor::Empty(LogicalShape(parameter), part.dtype(), context);
-  for (int rank = 0; rank < group_->size(); ++rank) {
-    int64_t at = rank * most;
-    for (const Segment& segment : layouts[static_cast<size_t>(rank)].segments()) {
-      whole.Slice(0, segment.begin, segment.length).CopyFrom(all.Slice(0, at, segment.length));
-      at += segment.length;
-    }
-  }
-  return whole;
+  return AssembleByLayouts(LogicalShape(parameter), layouts, all);
 }
 
 void TensorParallel::Replace(Module& module, const PlanRule& rule) {

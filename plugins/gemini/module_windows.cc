@@ -15,7 +15,7 @@ namespace {
 
 // Parameters of different kinds share no chunk: trained, frozen, and bytes of quantized weights.
 int KindOf(const autograd::Parameter& parameter) {
-  if (!IsFloat(parameter.dtype())) return 2;
+  if (parameter.has_value() && !IsFloat(parameter.dtype())) return 2;
   return parameter.requires_grad() ? 0 : 1;
 }
 

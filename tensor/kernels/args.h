@@ -24,7 +24,6 @@
 #include "apogee/core/dtype.h"
 #include "apogee/core/rng.h"
 #include "apogee/core/shape.h"
-#include "apogee/tensor/kernels/block_codes.h"
 #include "apogee/tensor/ops/kinds.h"
 
 namespace apogee {
@@ -392,17 +391,6 @@ struct CrossEntropyPartJoinArgs {
   void* lse;
   void* loss;
   int64_t rows;
-};
-
-// Decodes the elements that the runs list into out, which has n elements (block_codes.h).
-struct DecodeBlocksArgs {
-  DType dtype;
-  BlockCodes codes;
-  const void* bytes;
-  const void* runs;  // BlockRun [num_runs], ascending
-  int64_t num_runs;
-  void* out;
-  int64_t n;
 };
 
 }  // namespace apogee

@@ -89,6 +89,17 @@ APOGEE_HOST_DEVICE float BlockScale(const BlockCodes& codes, const BlockRun& run
   return scaled + LoadBytes(bytes + codes.offset_begin());
 }
 
+// Decodes the elements that the runs list into out, which has n elements (block_codes.h).
+struct DecodeBlocksArgs {
+  DType dtype;
+  BlockCodes codes;
+  const void* bytes;
+  const void* runs;  // BlockRun [num_runs], ascending
+  int64_t num_runs;
+  void* out;
+  int64_t n;
+};
+
 }  // namespace apogee
 
 #endif  // APOGEE_TENSOR_KERNELS_BLOCK_CODES_H_

@@ -326,7 +326,7 @@ TEST_F(FinetuneTest, SaysWhatIsWrongWithTheFolder) {
 
 TEST_F(FinetuneTest, AnAdapterUnderEveryLayout) {
   const std::string lora = "--lora-rank 3 --lora-alpha 5 ";
-  for (const std::string kind : {"--dora ", "--lora-dropout 0.1 "}) {
+  for (const std::string kind : {"--quantize nf4 ", "--dora ", "--lora-dropout 0.1 "}) {
     ASSERT_EQ(Train(lora + kind, "one").exit_code, 0);
     const std::vector<double> want = Losses("metrics.jsonl", "one");
     ASSERT_EQ(want.size(), 5u);
@@ -346,7 +346,12 @@ TEST_F(FinetuneTest, AnAdapterUnderEveryLayout) {
   ASSERT_EQ(next.exit_code, 0) << next.err;
   EXPECT_NEAR(Losses("validation.jsonl", "next")[0], Losses("validation.jsonl", "one")[1],
               kTolerance);
+  const ProgramResult in_codes =
+      Train("--quantize int8 --lora-from " + (dir_ / "one/adapter"), "next");
+  ASSERT_EQ(in_codes.exit_code, 0) << in_codes.err;
   ExpectRefused("--dora", "the options of an adapter need --lora-rank", 2);
+  ExpectRefused("--quantize nf4", "a model in few bits is not trained itself", 2);
+  ExpectRefused("--lora-rank 2 --quantize nf5", "must be none, nf4 or int8", 2);
   ExpectRefused("--lora-rank 2 --lora-from " + (dir_ / "one/adapter"),
                 "the folder says the adapter's rank and options", 2);
 }

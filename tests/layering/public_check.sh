@@ -5,15 +5,15 @@
 #   tests/layering/public_check.sh LIST [ROOT]      # LIST: <build>/public_headers.txt
 #
 # Fails if a public header includes a private one or another library's, if apogee.h lacks one, or if there are more
-# than 177: 60 % of those that were installed before the list was declared, eight of data (tokenizers, token files and
+# than 178: 60 % of those that were installed before the list was declared, eight of data (tokenizers, token files and
 # samples, a program's corpus, documents), ten of models that people bring: families (4), generation, pretrained
 # folders, instructions, eight of plans: setups, candidates, machines (3), failures, scaling, five of mixtures of
-# experts, and four of adapters.
+# experts, four of adapters, and one of orthogonal updates.
 set -euo pipefail
 list="$(realpath "$1")"
 cd "${2:-$(dirname "${BASH_SOURCE[0]}")/../..}"
 
-max_headers=177
+max_headers=178
 umbrella=driver/apogee.h
 wrong=0
 problem() {

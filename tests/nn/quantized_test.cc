@@ -181,6 +181,8 @@ TEST(QuantizedTest, AdaptersOnIt) {
     const bool trained = name.find("lora_") != std::string::npos || name.starts_with("down.");
     EXPECT_EQ(parameter->requires_grad(), trained) << name;
   }
+  EXPECT_THAT([&] { MergedAdapter(net, "default"); },
+              Says(HasSubstr("codes have no room for a sum")));
   // The adapter is added to the decoded weight.
   const Values before = ValuesOf(net(RandomTensor({2, 37}, "x", context).To(DType::kF32)).Detach());
   net.RestoreQuantized();

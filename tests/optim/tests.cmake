@@ -8,6 +8,7 @@ apogee_test(NAME optim_came_test SRCS optim/factored/came_test.cc LAYERS optim D
 apogee_test(NAME optim_lamb_test SRCS optim/lamb_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_lars_test SRCS optim/lars_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_lion_test SRCS optim/lion_test.cc LAYERS optim DEVICES)
+apogee_test(NAME optim_muon_test SRCS optim/orthogonal/muon_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_row_blocks_test SRCS optim/row_blocks_test.cc LAYERS optim)
 apogee_test(NAME optim_grad_clip_test SRCS optim/grad_clip_test.cc LAYERS optim DEVICES)
 apogee_test(NAME optim_lr_schedule_test SRCS optim/lr_schedule_test.cc LAYERS optim)

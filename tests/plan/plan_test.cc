@@ -106,28 +106,43 @@ TEST(PlanTest, TheSmallestChangeThatFits) {
   EXPECT_THAT(TableOf(none), HasSubstr("Nothing fits, not even"));
 }
 
-// States and gradients are those of the factors; a real run needs as much.
+// States and gradients are those of the factors; a real run needs as much, also on a base in nf4.
 TEST(PlanTest, AnAdapterIsPricedAsItTrains) {
-  TrainingSetup setup = Small();
-  setup.lora = nn::LoraOptions{.rank = 2, .alpha = 4};
-  int64_t trained = 0;
-  for (const auto& [name, shape] : nn::PlannedTensors(*setup.make_model(false), *setup.lora)) {
-    trained += shape.numel();
-  }
-  const PlanReport report = ValueOrThrow(Plan(setup, {.num_ranks = 2, .check = true}));
-  const PlanRow& ddp = RowOf(report, "ddp");
-  EXPECT_EQ(PeakOf(ddp, MemoryCategory::kOptimizerState), 8 * trained);
-  EXPECT_LT(PeakOf(ddp, MemoryCategory::kGradient), 8 * trained + (64 << 10));
-  for (const PlanRow& row : report.rows) {
-    ASSERT_EQ(row.refusal, "") << row.candidate.name;
-    for (size_t r = 0; r < row.measured.size(); ++r) {
-      EXPECT_EQ(row.ranks[r].memory.live_bytes, row.measured[r].memory.live_bytes)
-          << row.candidate.name;
+  int64_t parameter_bytes = 0;
+  for (const bool quantize : {false, true}) {
+    TrainingSetup setup = Small();
+    setup.lora = nn::LoraOptions{.rank = 2, .alpha = 4};
+    if (quantize) setup.lora->quantize = nn::QuantizeOptions{};
+    int64_t trained = 0;
+    for (const auto& [name, shape] : nn::PlannedTensors(*setup.make_model(false), *setup.lora)) {
+      trained += shape.numel();
     }
+    const PlanReport report = ValueOrThrow(Plan(setup, {.num_ranks = 2, .check = true}));
+    const PlanRow& ddp = RowOf(report, "ddp");
+    EXPECT_EQ(PeakOf(ddp, MemoryCategory::kOptimizerState), 8 * trained);
+    EXPECT_LT(PeakOf(ddp, MemoryCategory::kGradient), 8 * trained + (64 << 10));
+    for (const PlanRow& row : report.rows) {
+      ASSERT_EQ(row.refusal, "") << row.candidate.name;
+      for (size_t r = 0; r < row.measured.size(); ++r) {
+        EXPECT_EQ(row.ranks[r].memory.live_bytes, row.measured[r].memory.live_bytes)
+            << row.candidate.name;
+      }
+    }
+    const int64_t bytes =
+        ddp.ranks[0].memory.live_bytes[static_cast<size_t>(MemoryCategory::kParameter)];
+    if (quantize) {
+      EXPECT_LT(bytes, parameter_bytes * 6 / 10);
+    } else {
+      parameter_bytes = bytes;
+    }
+    EXPECT_THAT(TableOf(report), HasSubstr(quantize ? "an adapter of rank 2 on weights in nf4"
+                                                    : "an adapter of rank 2\n"));
+    EXPECT_THAT(
+        CodeOf(ddp.candidate, setup),
+        HasSubstr(quantize ? "booster.enable_lora(model, {.rank = 2, .alpha = 4, .quantize = "
+                             "{{.kind = BlockCodeKind::kNf4}}});"
+                           : "booster.enable_lora(model, {.rank = 2, .alpha = 4});"));
   }
-  EXPECT_THAT(TableOf(report), HasSubstr("an adapter of rank 2"));
-  EXPECT_THAT(CodeOf(ddp.candidate, setup),
-              HasSubstr("booster.enable_lora(model, {.rank = 2, .alpha = 4});"));
 }
 
 TEST(PlanTest, RowsThatDoNotDivideSayWhy) {

@@ -45,6 +45,9 @@ std::vector<std::vector<size_t>> Shares(const std::vector<MatMulArgs>& products,
 }  // namespace
 
 bool TryMatMulGroupOneDnn(const DeviceContext& context, const std::vector<MatMulArgs>& products) {
+  // Without AVX-512 the order of oneDNN's sums depends on the number of threads, and a product
+  // would not have the bits that it has alone.
+  if (dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core) return false;
   const std::vector<std::vector<size_t>> shares =
       Shares(products, static_cast<size_t>(context.num_threads()));
   if (shares.empty()) return false;

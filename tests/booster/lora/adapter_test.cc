@@ -150,6 +150,56 @@ TEST(AdapterTest, ResumesBitForBitAndKnowsItsScale) {
   }
 }
 
+// Under every plugin the bits of nn::MergedAdapter on one rank, and the old ones afterwards.
+TEST(AdapterTest, MergesTheSameBitsUnderEveryPlugin) {
+  for (const bool dora : {false, true}) {
+    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+      const SharedTempDir folder;
+      for (const auto& [plugin, ranks] : kSpreads) {
+        RunRanks(ranks, [&, name = std::string(plugin)](comm::World& world) {
+          const auto tuned = [&](const std::string& which) {
+            return std::make_unique<Tuned>(/*gpt2=*/dora, world, which, "", /*seed=*/1, precision,
+                                           std::nullopt, dora);
+          };
+          const auto alone = tuned("single"), run = tuned(name);
+          for (const auto* each : {&alone, &run}) {  // B is not zero
+            for (const auto& [layer_name, layer] : nn::AdaptedLayers(*(*each)->model)) {
+              for (const nn::LoraFactors& factors : layer->adapters()) {
+                for (const auto& factor : {factors.a, factors.b}) {
+                  if (factor->is_here()) factor->data().Fill(0.03125);
+                }
+              }
+            }
+          }
+          const auto values = [](Tuned& of) {
+            std::map<std::string, std::vector<double>> all;
+            for (const auto& parameter : of.model->Parameters()) {
+              all[parameter->name()] = of.plugin->WholeValue(*parameter).ToVector<double>();
+            }
+            return all;
+          };
+          const auto before = values(*run);
+          run->booster.merge_adapter();
+          const auto merged = values(*run);
+          EXPECT_THAT([&] { run->booster.merge_adapter(); }, Says(HasSubstr("is merged already")));
+          OkOrThrow(run->booster.save_model(folder / name));
+          run->booster.unmerge_adapter();
+          EXPECT_TRUE(values(*run) == before) << name;
+          const nn::MergedAdapter by_hand(*alone->model, "default");
+          EXPECT_TRUE(values(*alone) == merged) << name;
+          EXPECT_FALSE(merged == before);
+        });
+        const auto file =
+            checkpoint::SafetensorsReader::Open(folder / plugin + "/model.safetensors");
+        ASSERT_TRUE(file.ok()) << file.status();
+        for (const auto& [entry, place] : file->entries()) {
+          EXPECT_EQ(entry.find("lora"), std::string::npos) << entry;
+        }
+      }
+    }
+  }
+}
+
 TEST(AdapterTest, WhatDoesNotFit) {
   const SharedTempDir folder;
   RunRanks(2, [&](comm::World& world) {

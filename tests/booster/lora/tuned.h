@@ -81,13 +81,15 @@ inline nn::LoraOptions OptionsOf(bool gpt2) {
 struct Tuned {
   Tuned(bool gpt2, const comm::World& world, const std::string& plugin_name,
         const std::string& adapter_dir = "", uint64_t seed = 1,
-        Precision precision = Precision::kF32, std::optional<nn::QuantizeOptions> quantize = {})
+        Precision precision = Precision::kF32, std::optional<nn::QuantizeOptions> quantize = {},
+        bool dora = false)
       : model(MakeModel(gpt2)), plugin(Make(plugin_name, world, precision)), booster(*plugin) {
     model->Initialize(world.context(), {.seed = 1});
     if (adapter_dir.empty()) {
       nn::LoraOptions options = OptionsOf(gpt2);
       options.seed = seed;
       options.quantize = quantize;
+      options.use_dora = dora;
       booster.enable_lora(*model, options);
     } else {
       OkOrThrow(booster.enable_lora_from(*model, adapter_dir, "default",

@@ -3,7 +3,7 @@
 #include "apogee/booster/pretrained.h"
 #include "apogee/checkpoint/hf/hf_weights.h"
 #include "apogee/core/process/temp_folder.h"
-#include "apogee/verify/hf_replay.h"
+#include "apogee/verify/hf/hf_replay.h"
 
 namespace apogee::verify {
 

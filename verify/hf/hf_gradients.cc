@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "apogee/verify/hf_replay.h"
+#include "apogee/verify/hf/hf_replay.h"
 
 namespace apogee::verify {
 namespace {

@@ -15,7 +15,7 @@
 #include "apogee/nn/moe/moe.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/verify/cases.h"
-#include "apogee/verify/hf_replay.h"
+#include "apogee/verify/hf/hf_replay.h"
 
 namespace apogee::verify {
 namespace {

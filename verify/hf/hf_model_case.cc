@@ -11,7 +11,7 @@
 #include "apogee/checkpoint/format/open_tensor_file.h"
 #include "apogee/nn/losses.h"
 #include "apogee/verify/cases.h"
-#include "apogee/verify/hf_replay.h"
+#include "apogee/verify/hf/hf_replay.h"
 
 namespace apogee::verify {
 namespace {

@@ -3,7 +3,7 @@
 #include "apogee/autograd/engine.h"
 #include "apogee/nn/losses.h"
 #include "apogee/optim/adam/adam.h"
-#include "apogee/verify/hf_replay.h"
+#include "apogee/verify/hf/hf_replay.h"
 
 namespace apogee::verify {
 namespace {

@@ -6,8 +6,8 @@
 //   const Tensor logits = replay.Logits(hf);
 //   autograd::Backward(nn::CrossEntropyLoss()(logits, replay.Targets(hf)));
 //   CompareGradients(hf, replay);
-#ifndef APOGEE_VERIFY_HF_REPLAY_H_
-#define APOGEE_VERIFY_HF_REPLAY_H_
+#ifndef APOGEE_VERIFY_HF_HF_REPLAY_H_
+#define APOGEE_VERIFY_HF_HF_REPLAY_H_
 
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@
 #include "apogee/nn/models/hf_model.h"
 #include "apogee/verify/compare.h"
 #include "apogee/verify/golden_case.h"
-#include "apogee/verify/hf_tolerances.h"
+#include "apogee/verify/hf/hf_tolerances.h"
 
 namespace apogee::verify {
 
@@ -53,4 +53,4 @@ void CompareSaved(const nn::HfModel& hf, const HfReplay& replay);
 
 }  // namespace apogee::verify
 
-#endif  // APOGEE_VERIFY_HF_REPLAY_H_
+#endif  // APOGEE_VERIFY_HF_HF_REPLAY_H_

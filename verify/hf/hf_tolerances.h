@@ -6,8 +6,8 @@
 //
 //   const HfTolerances tolerances(golden, DType::kF64);
 //   comparison.Elements(x, golden.Values("grad/w"), tolerances.Gradient("w", values), "grad w");
-#ifndef APOGEE_VERIFY_HF_TOLERANCES_H_
-#define APOGEE_VERIFY_HF_TOLERANCES_H_
+#ifndef APOGEE_VERIFY_HF_HF_TOLERANCES_H_
+#define APOGEE_VERIFY_HF_HF_TOLERANCES_H_
 
 #include <string>
 #include <vector>
@@ -45,4 +45,4 @@ class HfTolerances {
 
 }  // namespace apogee::verify
 
-#endif  // APOGEE_VERIFY_HF_TOLERANCES_H_
+#endif  // APOGEE_VERIFY_HF_HF_TOLERANCES_H_

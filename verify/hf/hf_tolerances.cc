@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/verify/hf_tolerances.h"
+#include "apogee/verify/hf/hf_tolerances.h"
 
 #include <algorithm>
 #include <cmath>

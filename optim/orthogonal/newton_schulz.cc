@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "apogee/optim/orthogonal/newton_schulz.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <sstream>
+
+#include "apogee/core/text/text.h"
+#include "apogee/optim/core/kernels.h"
+#include "apogee/tensor/ops/elementwise.h"
+#include "apogee/tensor/ops/matmul.h"
+
+namespace apogee::optim {
+namespace {
+
+const std::map<std::string, Coefficients>& Sets() {
+  static const auto& sets = *new std::map<std::string, Coefficients>{
+      {"simple", {{3.4445, -4.7750, 2.0315}}},
+      {"quintic",
+       {{4.0848, -6.8946, 2.9270},
+        {3.9505, -6.3029, 2.6377},
+        {3.7418, -5.5913, 2.3037},
+        {2.8769, -3.1427, 1.2046},
+        {2.8366, -3.0525, 1.2012}}},
+      {"polar_express",
+       {{8.156554524902461, -22.48329292557795, 15.878769915207462},
+        {4.042929935166739, -2.808917465908714, 0.5000178451051316},
+        {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
+        {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
+        {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}}},
+      {"cans",
+       {{8.4703, -25.1081, 18.6293},
+        {4.1828, -3.1087, 0.5806},
+        {3.9619, -2.9541, 0.5630},
+        {3.2866, -2.4647, 0.5074},
+        {2.2737, -1.6447, 0.4162}}},
+      {"deepseek4",
+       {{3.4445, -4.7750, 2.0315},
+        {3.4445, -4.7750, 2.0315},
+        {3.4445, -4.7750, 2.0315},
+        {3.4445, -4.7750, 2.0315},
+        {3.4445, -4.7750, 2.0315},
+        {3.4445, -4.7750, 2.0315},
+        {3.4445, -4.7750, 2.0315},
+        {3.4445, -4.7750, 2.0315},
+        {2, -1.5, 0.5}}}};
+  return sets;
+}
+
+Coefficients Spread(const Coefficients& triples, int64_t steps, bool cycles) {
+  Coefficients spread;
+  for (size_t i = 0; i < static_cast<size_t>(steps); ++i) {
+    spread.push_back(triples[cycles ? i % triples.size() : std::min(i, triples.size() - 1)]);
+  }
+  return spread;
+}
+
+// y = alpha x + beta y.
+void ScaleAdd(const Tensor& y, double beta, const Tensor& x, double alpha) {
+  const DeviceContext& context = *y.context();
+  context.kernels().scale_add(context, {.x_dtype = x.dtype(),
+                                        .y_dtype = y.dtype(),
+                                        .x = x.raw(),
+                                        .y = y.raw(),
+                                        .n = y.numel(),
+                                        .alpha = alpha,
+                                        .beta = beta});
+}
+
+double FrobeniusNorm(const Tensor& x) {
+  NormChunk chunk{x.raw(), x.dtype(), x.numel(), 0};
+  const DeviceContext& context = *x.context();
+  OptimKernelsFor(context).grad_norm(context, {NormKind::kL2, std::span(&chunk, 1)});
+  return std::sqrt(chunk.result);
+}
+
+// Of one matrix.
+Tensor OfMatrix(const Tensor& g, const NewtonSchulz& settings) {
+  const bool tall = g.size(0) > g.size(1);
+  const double norm = FrobeniusNorm(g);
+  const double scale = settings.clamps_norm ? std::max(norm, settings.eps)
+                                            : settings.norm_scale * norm + settings.eps;
+  Tensor x = ops::Scale(tall ? g.Transpose(0, 1).Contiguous() : g, 1 / scale);
+  for (const auto& [a, b, c] : settings.coefficients) {
+    const Tensor gram = ops::MatMul(x, x, {.b_trans = true});
+    const Tensor square = ops::MatMul(gram, gram);
+    ScaleAdd(square, c, gram, b);
+    const Tensor next = ops::MatMul(square, x);
+    ScaleAdd(next, 1, x, a);
+    x = next;
+  }
+  return tall ? x.Transpose(0, 1).Contiguous() : x;
+}
+
+}  // namespace
+
+absl::StatusOr<Coefficients> ParseCoefficients(const std::string& text, int64_t steps) {
+  const auto found = Sets().find(text);
+  if (found != Sets().end()) return Spread(found->second, steps, text == "quintic");
+  std::vector<double> numbers;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    size_t read = 0;
+    try {
+      numbers.push_back(std::stod(word, &read));
+    } catch (const std::exception&) {
+      read = 0;
+    }
+    if (word.empty() || read != word.size() || !std::isfinite(numbers.back())) {
+      std::vector<std::string> names;
+      for (const auto& [name, set] : Sets()) names.push_back(name);
+      return InvalidArgument("coefficients: ", UnknownName("set", text, names),
+                             ", or give numbers between commas");
+    }
+  }
+  if (numbers.empty() || numbers.size() % 3 != 0) {
+    return InvalidArgument("coefficients must be triples of numbers, got ", numbers.size(),
+                           " numbers");
+  }
+  Coefficients triples;
+  for (size_t i = 0; i < numbers.size(); i += 3) {
+    triples.push_back({numbers[i], numbers[i + 1], numbers[i + 2]});
+  }
+  return Spread(triples, steps, /*cycles=*/false);
+}
+
+Tensor Orthogonalized(const Tensor& x, const NewtonSchulz& settings) {
+  if (x.rank() == 2) return OfMatrix(x, settings);
+  const Tensor result = Tensor::EmptyLike(x);
+  const int64_t batch = x.size(0);
+  for (int64_t i = 0; i < batch; ++i) {
+    const Shape matrix{x.size(1), x.size(2)};
+    result.Slice(0, i, 1).View(matrix).CopyFrom(OfMatrix(x.Slice(0, i, 1).View(matrix), settings));
+  }
+  return result;
+}
+
+}  // namespace apogee::optim

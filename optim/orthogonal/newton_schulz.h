@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Orthogonalises matrices by an odd polynomial, iterated (Newton-Schulz; Jordan et al., "Muon",
+// 2024): the singular values of the result are near 1, its singular vectors are those of the input.
+//
+//   const NewtonSchulz settings{.coefficients = ValueOrThrow(ParseCoefficients("simple", 5))};
+//   Tensor o = Orthogonalized(momentum, settings);              // [m, n], or [batch, m, n]
+//
+// With X = G / scale (the transpose of G if m > n), a step is A = X X^T, X = a X + (b A + c A^2) X.
+// Each step has its own triple (a, b, c). Sums of squares are in f64, all else in the tensor's
+// dtype, f32 or f64.
+#ifndef APOGEE_OPTIM_ORTHOGONAL_NEWTON_SCHULZ_H_
+#define APOGEE_OPTIM_ORTHOGONAL_NEWTON_SCHULZ_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apogee/core/status.h"
+#include "apogee/tensor/tensor.h"
+
+namespace apogee::optim {
+
+using Coefficients = std::vector<std::array<double, 3>>;
+
+// The triples of `steps` steps: of a named set, or of three numbers (or a multiple) between commas,
+// "3.4445,-4.775,2.0315". Beyond the last triple the last one repeats, in `quintic` all.
+//   simple         Jordan et al., 2024: singular values end in 0.68 to 1.13
+//   quintic        five triples: 0.98 to 1.03
+//   polar_express  Amsel et al., 2025, as the dion repository has it; for norm_scale 1.02
+//   cans           Grishina et al., 2025
+//   deepseek4      simple eight times, then (2, -1.5, 0.5)
+absl::StatusOr<Coefficients> ParseCoefficients(const std::string& text, int64_t steps);
+
+struct NewtonSchulz {
+  Coefficients coefficients;  // by step
+  double eps = 1e-7;
+  bool clamps_norm = false;  // scale = max(norm, eps) in place of norm_scale * norm + eps
+  double norm_scale = 1;
+};
+
+// `x`: contiguous. Of a zero matrix zeros.
+Tensor Orthogonalized(const Tensor& x, const NewtonSchulz& settings);
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_ORTHOGONAL_NEWTON_SCHULZ_H_

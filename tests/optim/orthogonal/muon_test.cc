@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Muon and NorMuon against plain loops in double; fused matrices; skipped steps; bad options.
+// `apogee verify` replays the references, and the matrix compares ranks.
+#include "apogee/optim/orthogonal/muon.h"
+
+#include <gmock/gmock-matchers.h>
+
+#include <cmath>
+#include <limits>
+
+#include "apogee/optim/orthogonal/newton_schulz.h"
+#include "apogee/optim/registry.h"
+#include "apogee/tests/optim/layerwise_checks.h"
+#include "apogee/tests/support/buffer.h"
+#include "apogee/tests/support/grad_check.h"
+#include "apogee/tests/support/says.h"
+
+namespace apogee::optim {
+namespace muon_test {
+
+using autograd::Parameter;
+using autograd::ParameterPtr;
+using ::testing::AllOf;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+using testing::RandomTensor;
+using testing::Says;
+using Values = std::vector<double>;
+
+// Row-major matrices by plain loops.
+struct Matrix {
+  int64_t rows, cols;
+  Values x;
+  double& at(int64_t r, int64_t c) { return x[static_cast<size_t>(r * cols + c)]; }
+  double at(int64_t r, int64_t c) const { return x[static_cast<size_t>(r * cols + c)]; }
+};
+
+Matrix Product(const Matrix& a, const Matrix& b) {
+  Matrix c{a.rows, b.cols, Values(static_cast<size_t>(a.rows * b.cols), 0)};
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t k = 0; k < a.cols; ++k) {
+      for (int64_t j = 0; j < b.cols; ++j) c.at(i, j) += a.at(i, k) * b.at(k, j);
+    }
+  }
+  return c;
+}
+
+Matrix Transposed(const Matrix& a) {
+  Matrix t{a.cols, a.rows, Values(a.x.size())};
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = 0; j < a.cols; ++j) t.at(j, i) = a.at(i, j);
+  }
+  return t;
+}
+
+double Norm(const Values& x) {
+  double sum = 0;
+  for (const double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+// X = a X + (b A + c A^2) X with A = X X^T, on the side that is longer or not: both are the same in
+// exact arithmetic.
+Matrix ByHand(Matrix x, const Coefficients& coefficients, double scale) {
+  for (double& v : x.x) v /= scale;
+  for (const auto& [a, b, c] : coefficients) {
+    const Matrix gram = Product(x, Transposed(x));
+    const Matrix square = Product(gram, gram);
+    Matrix polynomial = gram;
+    for (size_t i = 0; i < gram.x.size(); ++i) polynomial.x[i] = b * gram.x[i] + c * square.x[i];
+    const Matrix moved = Product(polynomial, x);
+    for (size_t i = 0; i < x.x.size(); ++i) x.x[i] = a * x.x[i] + moved.x[i];
+  }
+  return x;
+}
+
+constexpr int64_t kSizes[][2] = {{1, 1}, {1, 7}, {7, 1}, {3, 11}, {11, 3}, {9, 9}, {65, 34}};
+
+TEST(NewtonSchulzTest, IsTheIteration) {
+  const ContextPtr context = TestContext();
+  for (const auto& [rows, cols] : kSizes) {
+    for (const char* set :
+         {"simple", "quintic", "polar_express", "cans", "deepseek4", "2,-1.5,0.5"}) {
+      for (const int64_t steps : {1, 5, 10}) {
+        const Coefficients coefficients = ValueOrThrow(ParseCoefficients(set, steps));
+        ASSERT_EQ(std::ssize(coefficients), steps);
+        const Tensor x = RandomTensor({rows, cols}, set, context);
+        const Values values = x.ToVector<double>();
+        const Tensor got =
+            Orthogonalized(x, {.coefficients = coefficients, .eps = 1e-3, .norm_scale = 1.02});
+        const Matrix want = ByHand({rows, cols, values}, coefficients, 1.02 * Norm(values) + 1e-3);
+        EXPECT_THAT(got.ToVector<double>(), Pointwise(DoubleNear(1e-10), want.x))
+            << set << " " << rows << "x" << cols;
+      }
+    }
+  }
+}
+
+// The singular values of a well-conditioned matrix end near 1: X X^T is near the identity.
+TEST(NewtonSchulzTest, MakesRowsOrthogonal) {
+  const ContextPtr context = TestContext();
+  Values x(6 * 20, 0);
+  for (size_t r = 0; r < 6; ++r) {
+    x[r * 20 + 3 * r] = 0.3 + 0.1 * static_cast<double>(r);
+    x[r * 20 + 2 * r + 1] += 0.05;
+  }
+  for (const auto& [set, steps, bound] :
+       {std::tuple{"simple", 5, 0.35}, {"polar_express", 8, 0.3}, {"deepseek4", 10, 1e-3}}) {
+    const Tensor o = Orthogonalized(Tensor::FromVector(x, {6, 20}, context),
+                                    {.coefficients = ValueOrThrow(ParseCoefficients(set, steps))});
+    const Matrix m{6, 20, o.ToVector<double>()};
+    const Matrix gram = Product(m, Transposed(m));
+    for (int64_t i = 0; i < 6; ++i) {
+      for (int64_t j = 0; j < 6; ++j) EXPECT_NEAR(gram.at(i, j), i == j ? 1 : 0, bound) << set;
+    }
+  }
+}
+
+// One parameter under an optimizer, with random gradients.
+struct Run {
+  Run(const Shape& shape, const MuonOptions& options, const std::string& name = "w",
+      DType dtype = DType::kF64)
+      : context(TestContext()),
+        parameter(std::make_shared<Parameter>(name, RandomTensor(shape, name, context).To(dtype))),
+        optimizer(std::vector<ParameterPtr>{parameter}, options) {}
+  Tensor Gradient(int step) const {
+    return RandomTensor(parameter->shape(), internal::Concat("g", step), context);
+  }
+  void Step(const Tensor& gradient) {
+    optimizer.zero_grad();
+    parameter->AccumulateGrad(gradient.To(parameter->dtype()));
+    optimizer.step();
+  }
+  Values values() const { return parameter->data().ToVector<double>(); }
+
+  ContextPtr context;
+  ParameterPtr parameter;
+  Muon optimizer;
+};
+
+TEST(MuonTest, IsTheFormula) {
+  for (const auto& [rows, cols] : kSizes) {
+    for (const bool average : {false, true}) {
+      for (const bool nesterov : {false, true}) {
+        for (const bool normalize : {false, true}) {
+          const MuonOptions o{.lr = 0.1,
+                              .momentum = 0.9,
+                              .nesterov = nesterov,
+                              .average = average,
+                              .weight_decay = 0.2,
+                              .update_scale = "rms",
+                              .normalize_rows = normalize,
+                              .beta2 = 0.8};
+          Run run({rows, cols}, o);
+          Values w = run.values(), b(w.size(), 0), v(static_cast<size_t>(rows), 0);
+          const Coefficients simple = ValueOrThrow(ParseCoefficients("simple", 5));
+          for (int step = 0; step < 4; ++step) {
+            const Tensor gradient = run.Gradient(step);
+            const Values g = gradient.ToVector<double>();
+            run.Step(gradient);
+            Matrix u{rows, cols, Values(w.size())};
+            for (size_t i = 0; i < w.size(); ++i) {
+              const double own = average ? 0.1 * g[i] : g[i];
+              b[i] = 0.9 * b[i] + own;
+              u.x[i] = nesterov ? own + 0.9 * b[i] : b[i];
+            }
+            Matrix d = ByHand(u, simple, Norm(u.x) + 1e-7);
+            if (normalize) {
+              const double before = Norm(d.x);
+              for (int64_t r = 0; r < rows; ++r) {
+                double sum = 0;
+                for (int64_t c = 0; c < cols; ++c) sum += d.at(r, c) * d.at(r, c);
+                double& mean = v[static_cast<size_t>(r)];
+                mean = 0.8 * mean + 0.2 * sum / static_cast<double>(cols);
+                for (int64_t c = 0; c < cols; ++c) d.at(r, c) /= std::sqrt(mean) + 1e-8;
+              }
+              const double after = Norm(d.x);
+              for (double& x : d.x) x *= before / after;
+            }
+            const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, cols)));
+            for (size_t i = 0; i < w.size(); ++i) {
+              w[i] = w[i] - 0.1 * 0.2 * w[i] - 0.1 * scale * d.x[i];
+            }
+          }
+          EXPECT_THAT(run.values(), Pointwise(DoubleNear(1e-9), w)) << rows << "x" << cols;
+        }
+      }
+    }
+  }
+}
+
+// Fused rows, a batch and a convolution move as their matrices alone do.
+TEST(MuonTest, MatricesOfOneTensorAreIndependent) {
+  struct Case {
+    Shape shape;
+    std::vector<int64_t> sections;
+    bool batch;
+    std::vector<Shape> parts;
+  };
+  const Case cases[] = {{{12, 5}, {6, 2, 4}, false, {{6, 5}, {2, 5}, {4, 5}}},
+                        {{3, 4, 5}, {}, false, {{4, 5}, {4, 5}, {4, 5}}},
+                        {{2, 4, 5}, {3, 1}, false, {{3, 5}, {1, 5}, {3, 5}, {1, 5}}},
+                        {{6, 2, 3, 3}, {}, false, {{6, 18}}},
+                        {{2, 2, 3, 4}, {}, true, {{3, 4}, {3, 4}, {3, 4}, {3, 4}}}};
+  for (const Case& c : cases) {
+    for (const bool normalize : {false, true}) {
+      MuonOptions o{.weight_decay = 0.1, .normalize_rows = normalize};
+      o.batch_convolutions = c.batch;
+      MuonOptions fused = o;
+      fused.sections = c.sections;
+      Run whole(c.shape, fused);
+      const Values first = whole.values();
+      Values want;
+      int64_t at = 0;
+      for (const Shape& shape : c.parts) {
+        Run part(shape, o);
+        const auto own = [&](const Values& all) {
+          const Values some(all.begin() + at, all.begin() + at + shape.numel());
+          return Tensor::FromVector(some, shape, part.context);
+        };
+        part.parameter->data().CopyFrom(own(first));
+        for (int step = 0; step < 3; ++step) {
+          part.Step(own(whole.Gradient(step).ToVector<double>()));
+        }
+        const Values values = part.values();
+        want.insert(want.end(), values.begin(), values.end());
+        at += shape.numel();
+      }
+      for (int step = 0; step < 3; ++step) whole.Step(whole.Gradient(step));
+      EXPECT_THAT(whole.values(), Pointwise(DoubleNear(1e-12), want)) << c.shape;
+    }
+  }
+}
+
+// Vectors, embeddings and outputs get AdamW.
+TEST(MuonTest, TheRestIsAdamW) {
+  const ContextPtr context = TestContext();
+  for (const char* name : {"bias", "transformer.wte.weight", "lm_head.weight"}) {
+    const Shape shape = std::string(name) == "bias" ? Shape{7} : Shape{7, 3};
+    Run run(shape, {.lr = 0.1, .weight_decay = 0.2, .adam_scale = 0.5}, name);
+    const auto adam = std::make_shared<Parameter>(name, run.parameter->data().Clone());
+    AdamW reference(std::vector<ParameterPtr>{adam},
+                    {.lr = 0.05, .betas = {0.9, 0.95}, .weight_decay = 0.2});
+    for (int step = 0; step < 3; ++step) {
+      run.Step(run.Gradient(step));
+      reference.zero_grad();
+      adam->AccumulateGrad(run.Gradient(step));
+      reference.step();
+    }
+    EXPECT_EQ(run.values(), adam->data().ToVector<double>()) << name;
+  }
+  Run all({7, 3}, {.all_matrices = true}, "lm_head.weight");
+  all.Step(all.Gradient(0));
+  EXPECT_TRUE(all.optimizer.views()[0].state("momentum_buffer").defined());
+}
+
+TEST(MuonTest, AnOverflowLeavesEverythingAsItWas) {
+  for (const bool normalize : {false, true}) {
+    Run run({5, 4}, {.normalize_rows = normalize}), other({5, 4}, {.normalize_rows = normalize});
+    for (int step = 0; step < 4; ++step) {
+      run.Step(run.Gradient(step));
+      other.Step(other.Gradient(step));
+      if (step != 1) continue;
+      const Tensor bad = run.Gradient(9);
+      bad.Slice(0, 2, 1).Fill(std::numeric_limits<double>::infinity());
+      run.Step(bad);
+      EXPECT_TRUE(run.optimizer.last_step().skip);
+    }
+    EXPECT_EQ(run.values(), other.values());
+  }
+}
+
+// A zero gradient moves by the old momentum; zeros from the start move nothing.
+TEST(MuonTest, ZerosAreFinite) {
+  Run run({5, 4}, {.normalize_rows = true});
+  const Values before = run.values();
+  run.Step(Tensor::Zeros({5, 4}, DType::kF64, run.context));
+  EXPECT_EQ(run.values(), before);
+}
+
+TEST(MuonTest, EverythingElse) {
+  for (const bool normalize : {false, true}) {
+    CheckEverythingButEquations([=](auto params) {
+      return std::make_unique<Muon>(
+          params, MuonOptions{.lr = 0.01, .weight_decay = 0.1, .normalize_rows = normalize});
+    });
+  }
+}
+
+TEST(MuonTest, BadOptions) {
+  const ContextPtr context = TestContext();
+  const auto made = [&](const MuonOptions& options) { return [=] { Run({6, 4}, options); }; };
+  EXPECT_THAT(made({.update_scale = "keler"}), Says(HasSubstr("did you mean \"keller\"?")));
+  EXPECT_THAT(made({.coefficients = "cubic"}),
+              Says(AllOf(HasSubstr("cubic"), HasSubstr("polar_express"))));
+  EXPECT_THAT(made({.coefficients = "1,2"}), Says(HasSubstr("must be triples of numbers")));
+  EXPECT_THAT(made({.clamps_norm = true, .norm_scale = 2}), Says(HasSubstr("has no effect")));
+  EXPECT_THAT(made({.ns_steps = 0}), Says(HasSubstr("ns_steps")));
+  EXPECT_THAT(made({.sections = {4, 3}}),
+              Says(AllOf(HasSubstr("sections have 7 rows together"), HasSubstr("has 6"))));
+}
+
+}  // namespace muon_test
+}  // namespace apogee::optim
