@@ -9,8 +9,8 @@
 #include <cmath>
 #include <limits>
 
+#include "apogee/optim/adam/adam.h"
 #include "apogee/optim/orthogonal/newton_schulz.h"
-#include "apogee/optim/registry.h"
 #include "apogee/tests/optim/layerwise_checks.h"
 #include "apogee/tests/support/buffer.h"
 #include "apogee/tests/support/grad_check.h"
@@ -107,7 +107,7 @@ TEST(NewtonSchulzTest, MakesRowsOrthogonal) {
     x[r * 20 + 2 * r + 1] += 0.05;
   }
   for (const auto& [set, steps, bound] :
-       {std::tuple{"simple", 5, 0.35}, {"polar_express", 8, 0.3}, {"deepseek4", 10, 1e-3}}) {
+       {std::tuple{"simple", 5, 0.54}, {"polar_express", 8, 0.3}, {"deepseek4", 10, 2e-3}}) {
     const Tensor o = Orthogonalized(Tensor::FromVector(x, {6, 20}, context),
                                     {.coefficients = ValueOrThrow(ParseCoefficients(set, steps))});
     const Matrix m{6, 20, o.ToVector<double>()};
@@ -119,9 +119,9 @@ TEST(NewtonSchulzTest, MakesRowsOrthogonal) {
 }
 
 // One parameter under an optimizer, with random gradients.
-struct Run {
-  Run(const Shape& shape, const MuonOptions& options, const std::string& name = "w",
-      DType dtype = DType::kF64)
+struct Trained {
+  Trained(const Shape& shape, const MuonOptions& options, const std::string& name = "w",
+          DType dtype = DType::kF64)
       : context(TestContext()),
         parameter(std::make_shared<Parameter>(name, RandomTensor(shape, name, context).To(dtype))),
         optimizer(std::vector<ParameterPtr>{parameter}, options) {}
@@ -153,7 +153,7 @@ TEST(MuonTest, IsTheFormula) {
                               .update_scale = "rms",
                               .normalize_rows = normalize,
                               .beta2 = 0.8};
-          Run run({rows, cols}, o);
+          Trained run({rows, cols}, o);
           Values w = run.values(), b(w.size(), 0), v(static_cast<size_t>(rows), 0);
           const Coefficients simple = ValueOrThrow(ParseCoefficients("simple", 5));
           for (int step = 0; step < 4; ++step) {
@@ -210,12 +210,12 @@ TEST(MuonTest, MatricesOfOneTensorAreIndependent) {
       o.batch_convolutions = c.batch;
       MuonOptions fused = o;
       fused.sections = c.sections;
-      Run whole(c.shape, fused);
+      Trained whole(c.shape, fused);
       const Values first = whole.values();
       Values want;
       int64_t at = 0;
       for (const Shape& shape : c.parts) {
-        Run part(shape, o);
+        Trained part(shape, o);
         const auto own = [&](const Values& all) {
           const Values some(all.begin() + at, all.begin() + at + shape.numel());
           return Tensor::FromVector(some, shape, part.context);
@@ -239,7 +239,7 @@ TEST(MuonTest, TheRestIsAdamW) {
   const ContextPtr context = TestContext();
   for (const char* name : {"bias", "transformer.wte.weight", "lm_head.weight"}) {
     const Shape shape = std::string(name) == "bias" ? Shape{7} : Shape{7, 3};
-    Run run(shape, {.lr = 0.1, .weight_decay = 0.2, .adam_scale = 0.5}, name);
+    Trained run(shape, {.lr = 0.1, .weight_decay = 0.2, .adam_scale = 0.5}, name);
     const auto adam = std::make_shared<Parameter>(name, run.parameter->data().Clone());
     AdamW reference(std::vector<ParameterPtr>{adam},
                     {.lr = 0.05, .betas = {0.9, 0.95}, .weight_decay = 0.2});
@@ -251,14 +251,15 @@ TEST(MuonTest, TheRestIsAdamW) {
     }
     EXPECT_EQ(run.values(), adam->data().ToVector<double>()) << name;
   }
-  Run all({7, 3}, {.all_matrices = true}, "lm_head.weight");
+  Trained all({7, 3}, {.all_matrices = true}, "lm_head.weight");
   all.Step(all.Gradient(0));
   EXPECT_TRUE(all.optimizer.views()[0].state("momentum_buffer").defined());
 }
 
 TEST(MuonTest, AnOverflowLeavesEverythingAsItWas) {
   for (const bool normalize : {false, true}) {
-    Run run({5, 4}, {.normalize_rows = normalize}), other({5, 4}, {.normalize_rows = normalize});
+    Trained run({5, 4}, {.normalize_rows = normalize}),
+        other({5, 4}, {.normalize_rows = normalize});
     for (int step = 0; step < 4; ++step) {
       run.Step(run.Gradient(step));
       other.Step(other.Gradient(step));
@@ -274,7 +275,7 @@ TEST(MuonTest, AnOverflowLeavesEverythingAsItWas) {
 
 // A zero gradient moves by the old momentum; zeros from the start move nothing.
 TEST(MuonTest, ZerosAreFinite) {
-  Run run({5, 4}, {.normalize_rows = true});
+  Trained run({5, 4}, {.normalize_rows = true});
   const Values before = run.values();
   run.Step(Tensor::Zeros({5, 4}, DType::kF64, run.context));
   EXPECT_EQ(run.values(), before);
@@ -291,7 +292,7 @@ TEST(MuonTest, EverythingElse) {
 
 TEST(MuonTest, BadOptions) {
   const ContextPtr context = TestContext();
-  const auto made = [&](const MuonOptions& options) { return [=] { Run({6, 4}, options); }; };
+  const auto made = [&](const MuonOptions& options) { return [=] { Trained({6, 4}, options); }; };
   EXPECT_THAT(made({.update_scale = "keler"}), Says(HasSubstr("did you mean \"keller\"?")));
   EXPECT_THAT(made({.coefficients = "cubic"}),
               Says(AllOf(HasSubstr("cubic"), HasSubstr("polar_express"))));
