@@ -8,6 +8,7 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
+#include "apogee/core/text/text.h"
 #include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
 #include "apogee/optim/orthogonal/newton_schulz.h"
@@ -304,6 +305,27 @@ void MuonRule::Update(const RuleStep& step) {
   const auto settings = [&](const ActiveParam& p) { return AdamOf(o, p.view->step()); };
   RunElements(&OptimKernels::adam, others, step.decision.grad_scale(), settings,
               {"exp_avg", "exp_avg_sq"});
+}
+
+std::string DescribeMuon(const Optimizer& optimizer) {
+  const auto* const muon = dynamic_cast<const Muon*>(&optimizer);
+  if (muon == nullptr) return "";
+  int matrices = 0;
+  std::vector<std::string> others;
+  size_t index = 0;
+  for (int group = 0; group < optimizer.num_groups(); ++group) {
+    for (int i = 0; i < optimizer.group_size(group); ++i) {
+      const ParamView& view = optimizer.views()[index++];
+      if (!view.trainable()) continue;
+      const bool orthogonal = IsMatrix(muon->options(group), view);
+      if (orthogonal) ++matrices;
+      const bool is_table = !orthogonal && view.layout().logical_shape().rank() >= 2;
+      if (is_table) others.push_back(view.name());
+    }
+  }
+  return internal::Concat("muon: makes the updates of ", matrices,
+                          " matrices orthogonal; AdamW trains vectors",
+                          others.empty() ? "" : ", " + JoinTexts(others, ", "));
 }
 
 template class OptimizerOf<MuonRule>;

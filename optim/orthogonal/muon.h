@@ -112,6 +112,10 @@ extern template class OptimizerOf<MuonRule>;
 // ...).
 bool IsTableName(const std::string& name);
 
+// For people: how many matrices a Muon makes orthogonal, and which parameters of two dims or more get
+// AdamW. "" for another optimizer.
+std::string DescribeMuon(const Optimizer& optimizer);
+
 }  // namespace apogee::optim
 
 #endif  // APOGEE_OPTIM_ORTHOGONAL_MUON_H_
