@@ -313,10 +313,11 @@ TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
     if (plugin.ep > 1) num_experts += plugin.worlds.size() * plugin.workloads.size();
   }
   const auto shards = [](const std::string& name) { return !optim::TakesLocalGradients(name); };
-  // Adapters of two models in 16 layouts; without ZeRO in 6. lomo and adalomo lack one, as above.
+  // Adapters of two models on two bases each in 16 layouts; without ZeRO in 6. lomo and adalomo lack
+  // one, as above.
   size_t num_adapters = 0;
-  for (const std::string& name : optim::OptimizerNames()) num_adapters += shards(name) ? 32 : 12;
-  EXPECT_EQ(adapters.size(), num_adapters - 4);
+  for (const std::string& name : optim::OptimizerNames()) num_adapters += shards(name) ? 64 : 24;
+  EXPECT_EQ(adapters.size(), num_adapters - 8);
   EXPECT_EQ(experts.size(), num_experts * static_cast<size_t>(std::ranges::count_if(
                                               optim::OptimizerNames(), shards)));
   EXPECT_EQ(by_precision.size(), num_layouts * 4);
