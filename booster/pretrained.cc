@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/booster/quantized_files.h"
+#include "apogee/booster/quantized/quantized_files.h"
 #include "apogee/checkpoint/hf/hf_fit.h"
 #include "apogee/core/text/text.h"
 

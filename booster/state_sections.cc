@@ -9,6 +9,7 @@
 #include "apogee/booster/lora/base_digest.h"
 #include "apogee/checkpoint/format/tensor_file.h"
 #include "apogee/core/text/printable.h"
+#include "apogee/nn/parallel/shard.h"
 
 namespace apogee {
 namespace {
@@ -18,19 +19,6 @@ using checkpoint::TensorPart;
 std::string ModelName(const std::string& parameter) { return "model/" + parameter; }
 std::string StateName(const std::string& parameter, const std::string& state) {
   return "optimizer/" + parameter + "/" + state;
-}
-
-// Copies the elements that `layout` names out of a whole tensor, one after the other.
-Tensor Packed(const Tensor& whole, const Layout& layout) {
-  if (layout.is_whole()) return whole;
-  const Tensor packed = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
-  const Tensor from = whole.View({whole.numel()});
-  int64_t at = 0;
-  for (const Segment& segment : layout.segments()) {
-    packed.Slice(0, at, segment.length).CopyFrom(from.Slice(0, segment.begin, segment.length));
-    at += segment.length;
-  }
-  return packed;
 }
 
 }  // namespace
@@ -75,7 +63,8 @@ void AddOptimizer(const optim::Optimizer& optimizer, Attributes& attributes,
       const Layout layout = optimizer.states().LayoutOf(view, group, state);
       const bool whole = state.value.shape() == layout.logical_shape();
       parts.push_back({StateName(view.name(), state.name),
-                       whole ? Packed(state.value, layout) : state.value, layout});
+                       whole ? nn::parallel::CutByLayout(state.value, layout) : state.value,
+                       layout});
     }
     if (view.own_master().defined()) {
       parts.push_back({StateName(view.name(), "master"), view.own_master(), view.layout()});

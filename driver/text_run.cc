@@ -20,7 +20,6 @@
 #include "apogee/driver/reports.h"
 #include "apogee/driver/validate.h"
 #include "apogee/nn/configured.h"
-#include "apogee/optim/orthogonal/muon.h"
 
 namespace apogee::driver {
 
@@ -103,8 +102,8 @@ bool TextRun::Start(const Boosted& boosted, const optim::LrScheduler& scheduler,
   Note("model: " + description.model + ", " + FormatThousands(description.num_parameters) +
        " parameters, " + Name(flags_.training.precision) + ", " + DescribeRanks(world) +
        description.layout);
-  const std::string muon = optim::DescribeMuon(boosted.optimizer);
-  if (!muon.empty()) Note(muon);
+  const std::string note = boosted.optimizer.note();
+  if (!note.empty()) Note(note);
   if (world.rank() == 0 && flags_.print_events) {
     log_ = std::make_unique<StepLog>(nullptr, [this](const std::string& line) { Note(line); });
     log_listens_ = boosted.optimizer.AddListener(*log_);

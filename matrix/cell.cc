@@ -193,8 +193,8 @@ void AppendLora(const Catalog& catalog, const std::string& optimizer, std::vecto
       if (cell.precision == "bf16" && optimizer.starts_with("galore")) cell.precision = "f64";
       const std::vector<Cell> windows = WindowsOf(cell);
       cells.push_back(windows[Choice(cell.name(), windows.size())]);
-      // CAME divides by the root of a residual plus 1e-16. Where that is 0, as for factors over this
-      // base without clipping, it multiplies the rounding of f64 by 1e8.
+      // CAME divides by the root of a residual plus 1e-16. Where that is 0, as for factors over
+      // this base without clipping, it multiplies the rounding of f64 by 1e8.
       if (optimizer == "came" && cell.workload == "lora_nf4") cells.back().clip = true;
     }
   }

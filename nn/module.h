@@ -131,7 +131,7 @@ class Module {
   std::vector<std::shared_ptr<QuantizedWeight>> QuantizedWeights() const;
   // Freezes a parameter that this module has declared, and holds it in few bits from now on. Throws
   // Error for another parameter, one that is quantized already, and after CloseTree.
-  void QuantizeParameter(const ParameterPtr& parameter, const QuantizeOptions& options);
+  QuantizedWeight& QuantizeParameter(const ParameterPtr& parameter, const QuantizeOptions& options);
   // Whether this module, not one below it, has declared the parameter.
   bool Declares(const Parameter& parameter) const;
   // Gives the quantized weights of the tree tensors of their own again, with the values that they

@@ -107,7 +107,8 @@ bool Module::Declares(const Parameter& parameter) const {
       parameters_, [&](const Declared& declared) { return declared.read().get() == &parameter; });
 }
 
-void Module::QuantizeParameter(const ParameterPtr& parameter, const QuantizeOptions& options) {
+QuantizedWeight& Module::QuantizeParameter(const ParameterPtr& parameter,
+                                           const QuantizeOptions& options) {
   APOGEE_CHECK(!closed_, Called(), ": \"", parameter->name(),
                "\" cannot be quantized after boost; do it before the optimizer is made");
   const auto declared = std::ranges::find(parameters_, parameter, &Declared::parameter);
@@ -115,6 +116,7 @@ void Module::QuantizeParameter(const ParameterPtr& parameter, const QuantizeOpti
                "\" is quantized already, or another module's; call its owner");
   declared->quantized = std::make_shared<QuantizedWeight>(parameter, options);
   declared->parameter = declared->quantized->stored();
+  return *declared->quantized;
 }
 
 void Module::RestoreQuantized() {

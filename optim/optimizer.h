@@ -50,6 +50,8 @@ class Optimizer : public LrTarget {
 
   // The name in the registry: "adamw".
   const std::string& name() const { return store_.optimizer(); }
+  // A line for people on what becomes of which parameters (UpdateRule::Note).
+  std::string note() const { return rule_->Note(); }
   // Its abilities, and its demands on plugins.
   OptimizerTraits traits() const { return rule_->traits(); }
 

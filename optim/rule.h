@@ -81,6 +81,8 @@ class UpdateRule {
   }
   virtual void Update(const RuleStep& step) = 0;
   virtual void On(RuleEvent /*event*/) {}
+  // A line for people on what becomes of which parameters. "": all are treated alike.
+  virtual std::string Note() const { return ""; }
 
   OptionTable& options_table() const { return *options_; }
   // The optimizer's parameters, states and group states. Set once, by the optimizer.

@@ -86,6 +86,16 @@ std::vector<std::pair<std::string, ParameterPtr>> AdapterTensors(Module& model,
                                                                  const LoraOptions& options,
                                                                  const std::string& adapter);
 
+// A layer that an adapter is merged into.
+struct MergeLayer {
+  std::string name;
+  Adaptable* layer;
+  const LoraFactors* factors;
+};
+// The layers of an adapter, in the order of the model. Throws Error that lists every problem: a
+// name that no adapter has, another adapter that is active, weights that are quantized.
+std::vector<MergeLayer> LayersToMerge(Module& model, const std::string& adapter);
+
 // The weights of a model with an adapter merged into them, until Unmerge or for good:
 //
 //   nn::MergedAdapter merged(model, "default");      // W := W + scale * B A
@@ -95,8 +105,7 @@ std::vector<std::pair<std::string, ParameterPtr>> AdapterTensors(Module& model,
 // The sum is in f32 (f64 for f64) and rounded once to the weight's dtype; for DoRA it is the
 // normalised one. The adapter does not take part meanwhile. Every value must be on this rank
 // (not under ZeRO 3), and with DoRA whole (not under tensor parallelism): Booster::merge_adapter
-// works under every plugin. Throws Error, with the model unchanged, for another adapter that is
-// active, for a name that no adapter has, and for weights that are quantized.
+// works under every plugin. Throws Error as LayersToMerge does, with the model unchanged.
 class MergedAdapter {
  public:
   MergedAdapter(Module& model, const std::string& adapter);

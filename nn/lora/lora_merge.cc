@@ -65,11 +65,10 @@ std::vector<std::pair<std::string, ParameterPtr>> AdapterTensors(Module& model,
   return tensors;
 }
 
-MergedAdapter::MergedAdapter(Module& model, const std::string& adapter)
-    : model_(model), adapter_(adapter) {
+std::vector<MergeLayer> LayersToMerge(Module& model, const std::string& adapter) {
   std::set<std::string> known;
   std::string problems;
-  std::vector<std::pair<Adaptable*, const LoraFactors*>> layers;
+  std::vector<MergeLayer> layers;
   std::set<const Parameter*> quantized;
   for (const auto& weight : model.QuantizedWeights()) quantized.insert(weight->weight().get());
   for (const auto& [name, layer] : AdaptedLayers(model)) {
@@ -82,25 +81,38 @@ MergedAdapter::MergedAdapter(Module& model, const std::string& adapter)
     }
     const LoraFactors* factors = FactorsOf(*layer, adapter);
     if (factors == nullptr) continue;
-    layers.emplace_back(layer, factors);
+    layers.push_back({name, layer, factors});
     if (quantized.contains(layer->weight().get())) {
-      AddProblem(problems, "\"", name,
-                 "\" is quantized, and codes have no room for a sum; call RestoreQuantized on the "
-                 "model, or load it as it was before");
-    } else if (!layer->weight()->is_here()) {
-      AddProblem(problems, "\"", name, "\" is on another rank");
-    } else if (!layer->weight()->is_local()) {
-      AddProblem(problems, "this rank has a shard of \"", layer->weight()->name(),
-                 "\"; call Booster::merge_adapter");
-    } else if (factors->magnitude != nullptr && layer->weight()->is_part()) {
-      AddProblem(problems, "the norms of DoRA need the whole \"", layer->weight()->name(), "\"");
+      AddProblem(
+          problems, "\"", name,
+          "\" is quantized, and codes have no room for a sum; merge into the model as it was "
+          "before, or call RestoreQuantized before boost");
     }
   }
   if (!known.contains(adapter)) {
     AddProblem(problems, UnknownName("adapter", adapter, {known.begin(), known.end()}));
   }
   APOGEE_CHECK(problems.empty(), "lora: cannot merge adapter \"", adapter, "\":", problems);
-  for (const auto& [layer, factors] : layers) {
+  return layers;
+}
+
+MergedAdapter::MergedAdapter(Module& model, const std::string& adapter)
+    : model_(model), adapter_(adapter) {
+  const std::vector<MergeLayer> layers = LayersToMerge(model, adapter);
+  std::string problems;
+  for (const auto& [name, layer, factors] : layers) {
+    const Parameter& weight = *layer->weight();
+    if (!weight.is_here()) {
+      AddProblem(problems, "\"", name, "\" is on another rank");
+    } else if (!weight.is_local()) {
+      AddProblem(problems, "this rank has a shard of \"", weight.name(),
+                 "\"; call Booster::merge_adapter");
+    } else if (factors->magnitude != nullptr && weight.is_part()) {
+      AddProblem(problems, "the norms of DoRA need the whole \"", weight.name(), "\"");
+    }
+  }
+  APOGEE_CHECK(problems.empty(), "lora: cannot merge adapter \"", adapter, "\":", problems);
+  for (const auto& [name, layer, factors] : layers) {
     const Tensor weight = layer->weight()->data();
     const Tensor merged = layer->Merged(*factors, *layer->weight());
     bases_.emplace_back(layer->weight(), weight.Clone());

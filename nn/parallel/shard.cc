@@ -143,10 +143,12 @@ Tensor Assemble(const TensorShard& shard, const Shape& logical, std::span<const 
 }
 
 Tensor CutByLayout(const Tensor& whole, const Layout& layout) {
+  if (layout.is_whole()) return whole;
+  const Tensor flat = whole.View({whole.numel()});
   const Tensor local = Tensor::Empty({layout.local_numel()}, whole.dtype(), whole.context());
   int64_t at = 0;
   for (const Segment& segment : layout.segments()) {
-    local.Slice(0, at, segment.length).CopyFrom(whole.Slice(0, segment.begin, segment.length));
+    local.Slice(0, at, segment.length).CopyFrom(flat.Slice(0, segment.begin, segment.length));
     at += segment.length;
   }
   return local;

@@ -52,8 +52,8 @@ Tensor CutLocal(const TensorShard& shard, const Tensor& whole, int rank, int tp)
 // The whole tensor, of shape `logical`, from the local tensors of all ranks, in rank order.
 Tensor Assemble(const TensorShard& shard, const Shape& logical, std::span<const Tensor> locals);
 
-// The elements of a flat tensor that a layout names, in its order; and back: `locals` has a row per
-// layout, whose elements may overlap.
+// The elements of a whole tensor that a layout names, one after the other; the tensor itself if
+// these are all. And back: `locals` has a row per layout, whose elements may overlap.
 Tensor CutByLayout(const Tensor& whole, const Layout& layout);
 Tensor AssembleByLayouts(const Shape& logical, std::span<const Layout> layouts,
                          const Tensor& locals);

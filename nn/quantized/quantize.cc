@@ -3,7 +3,6 @@
 #include "apogee/nn/quantized/quantize.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 
@@ -11,19 +10,9 @@
 #include "apogee/nn/layer_names.h"
 #include "apogee/nn/layers.h"
 #include "apogee/nn/quantized/quantized_weight.h"
+#include "apogee/tensor/ops/block_codes.h"
 
 namespace apogee::nn {
-namespace {
-
-bool IsFinite(const Tensor& value) {
-  const Tensor host = value.Detach().Contiguous().ToHost().To(DType::kF32);
-  const float* const x = host.data<float>();
-  return host.context()->is_dry() ||
-         std::all_of(x, x + host.numel(), [](float v) { return std::isfinite(v); });
-}
-
-}  // namespace
-
 const char* Name(BlockCodeKind kind) { return kind == BlockCodeKind::kNf4 ? "nf4" : "int8"; }
 
 absl::StatusOr<std::optional<QuantizeOptions>> ParseQuantize(const std::string& text) {
@@ -68,7 +57,7 @@ void QuantizeLinears(Module& model, const QuantizeOptions& options,
     AddProblem(problems, "the model has no nn::Linear besides its output; leave quantize out");
   }
   for (const auto& [linear, weight] : chosen) {
-    if (weight->has_value() && !weight->is_lazy() && !IsFinite(weight->data())) {
+    if (weight->has_value() && !weight->is_lazy() && ops::FirstNonFinite(weight->data()) >= 0) {
       AddProblem(problems, "\"", weight->name(), "\" has values that are not finite");
     }
   }

@@ -63,6 +63,9 @@ std::vector<OptionField<AdamWOptions>> AdamWOptions::Fields() {
 void AdamWOptions::Check(OptionProblems& problems) const {
   if (hf_style && amsgrad) problems.Add("hf_style has no amsgrad");
 }
+AdamSettings AdamWSettings(const AdamWOptions& options, int64_t step) {
+  return SettingsOf(options, step);
+}
 AdamWOptions AdamWOptions::HuggingFace() {
   return {.eps = 1e-6, .weight_decay = 0, .hf_style = true};
 }

@@ -60,6 +60,10 @@ struct AdamWOptions {
   void Check(OptionProblems& problems) const;
 };
 
+struct AdamSettings;  // adam_element.h
+// Of update number `step`, for rules that use AdamW beside their own update.
+AdamSettings AdamWSettings(const AdamWOptions& options, int64_t step);
+
 // O is AdamOptions or AdamWOptions.
 template <typename O>
 struct AdamRule : RuleOf<O> {

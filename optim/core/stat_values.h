@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "apogee/optim/core/stats.h"
+#include "apogee/tensor/ops/elementwise.h"
 
 namespace apogee::optim {
 
@@ -41,6 +42,25 @@ inline void WriteStats(const StatBuffer& buffer, StatSection section,
 inline Tensor StatSlice(const StatBuffer& buffer, StatSection section, int64_t offset,
                         int64_t count) {
   return StatValues(buffer, section).Slice(0, offset, count);
+}
+
+// The sums of `view`, in its compute dtype; undefined if it has none.
+inline Tensor TotalsOf(const StatBuffer& totals, const ParamView& view) {
+  const StatBuffer::Entry* entry = FindEntry(totals.sum_entries(), &view);
+  if (entry == nullptr) return {};
+  const Tensor numbers = StatSlice(totals, StatSection::kSums, entry->offset, entry->count);
+  return numbers.To(view.compute_dtype(), MemoryCategory::kWorkspace);
+}
+
+// Adds the elements of `own`, which has those of the layout, to their places in the flat `whole`.
+inline void AddOwn(const Layout& layout, const Tensor& own, const Tensor& whole) {
+  const Tensor flat = own.View({own.numel()});
+  int64_t at = 0;
+  for (const Segment& segment : layout.segments()) {
+    ops::Accumulate(whole.Slice(0, segment.begin, segment.length),
+                    flat.Slice(0, at, segment.length));
+    at += segment.length;
+  }
 }
 
 // One number, copied to the host.

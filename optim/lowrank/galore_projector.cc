@@ -32,15 +32,6 @@ LowRankBasis StoredBasis(const GaLorePlan& plan, const ParamView& view) {
   return basis;
 }
 
-// The totals of `view` in a phase, in its compute dtype; undefined if it has none.
-Tensor TotalsOf(const StatBuffer& totals, const ParamView& view) {
-  const StatBuffer::Entry* entry = FindEntry(totals.sum_entries(), &view);
-  if (entry == nullptr) return {};
-  const Tensor numbers = StatSlice(totals, StatSection::kSums, entry->offset, entry->count);
-  const DType dtype = view.compute_dtype();
-  return numbers.dtype() == dtype ? numbers : numbers.To(dtype, MemoryCategory::kWorkspace);
-}
-
 Tensor LowRankTotals(const GaLorePlan& plan, const StatBuffer& totals, const ParamView& view) {
   return TotalsOf(totals, view).View(plan.low_rank());
 }
@@ -159,13 +150,7 @@ void GaLoreProjector::Compute(int phase, const GaLoreSettings& settings, const A
   const GaLorePlan plan = PlanOf(settings, view);
   const Tensor to = StatSlice(buffer, StatSection::kSums, entry->offset, entry->count);
   if (phase == kGradientPhase) {
-    const Tensor flat = param.grad.View({param.grad.numel()});
-    int64_t at = 0;
-    for (const Segment& segment : view.layout().segments()) {
-      ops::Accumulate(to.Slice(0, segment.begin, segment.length),
-                      flat.Slice(0, at, segment.length));
-      at += segment.length;
-    }
+    AddOwn(view.layout(), param.grad, to);
   } else if (phase == kBasisPhase) {
     if (view.owned()) ComputeBasis(settings, param, step.totals, to);
   } else if (phase == kProjectionPhase) {

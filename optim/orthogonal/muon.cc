@@ -9,6 +9,7 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/core/text/text.h"
+#include "apogee/optim/adam/adam.h"
 #include "apogee/optim/core/make_chunks.h"
 #include "apogee/optim/core/stat_values.h"
 #include "apogee/optim/orthogonal/newton_schulz.h"
@@ -59,22 +60,26 @@ Tensor Flat(const Tensor& tensor, int64_t numel) {
   return tensor.View({tensor.numel()}).Slice(0, 0, numel);
 }
 
-// The momentum after this step, and the U of it. New tensors; the state stays.
-struct Momentum {
-  Tensor next, direction;
-};
-Momentum NextMomentum(const MuonOptions& o, const ActiveParam& param, double grad_scale) {
+// The gradient's part of the momentum after this step.
+double ShareOf(const MuonOptions& o, double grad_scale) {
+  return grad_scale * (o.average ? 1 - o.momentum : 1);
+}
+
+// The momentum after this step. A new tensor; the state stays.
+Tensor NextMomentum(const MuonOptions& o, const ActiveParam& param, double grad_scale) {
   const int64_t numel = param.view->layout().local_numel();
-  const double share = grad_scale * (o.average ? 1 - o.momentum : 1);
-  const Tensor grad = Flat(param.grad, numel);
-  Momentum momentum{ops::Scale(Flat(param.view->state(kMomentum), numel), o.momentum), {}};
-  ops::Accumulate(momentum.next, grad, share);
-  momentum.direction = momentum.next;
-  if (o.nesterov) {
-    momentum.direction = ops::Scale(momentum.next, o.momentum);
-    ops::Accumulate(momentum.direction, grad, share);
-  }
-  return momentum;
+  const Tensor next = ops::Scale(Flat(param.view->state(kMomentum), numel), o.momentum);
+  ops::Accumulate(next, Flat(param.grad, numel), ShareOf(o, grad_scale));
+  return next;
+}
+
+// U of the momentum after this step.
+Tensor LookAhead(const MuonOptions& o, const ActiveParam& param, double grad_scale,
+                 const Tensor& next) {
+  if (!o.nesterov) return next;
+  const Tensor ahead = ops::Scale(next, o.momentum);
+  ops::Accumulate(ahead, Flat(param.grad, next.numel()), ShareOf(o, grad_scale));
+  return ahead;
 }
 
 // NorMuon: O / (sqrt(v) + eps) with the norm of O. `variance` advances in place.
@@ -92,71 +97,40 @@ Tensor NormalizedRows(const Tensor& o, double beta2, const Tensor& variance) {
   return after > 0 ? ops::Scale(rows, before / after) : rows;
 }
 
-// The totals of `view` in a phase, in its compute dtype.
-Tensor MuonTotals(const StatBuffer& totals, const ParamView& view) {
-  const StatBuffer::Entry* entry = FindEntry(totals.sum_entries(), &view);
-  APOGEE_CHECK(entry != nullptr, "parameter \"", view.name(), "\" has no sums");
-  const Tensor numbers = StatSlice(totals, StatSection::kSums, entry->offset, entry->count);
-  const DType dtype = view.compute_dtype();
-  return numbers.dtype() == dtype ? numbers : numbers.To(dtype, MemoryCategory::kWorkspace);
-}
-
-// w -= lr * weight_decay * w where the update and w have one sign, or one of them is 0.
-void DecayCautiously(const ActiveParam& param, const Tensor& direction, double decay) {
-  const int64_t numel = param.view->layout().local_numel();
-  const Tensor w = Flat(param.view->master(), numel);
-  Tensor own = Tensor::EmptyLike(w);
-  int64_t at = 0;
-  for (const Segment& segment : param.view->layout().segments()) {
-    own.Slice(0, at, segment.length).CopyFrom(direction.Slice(0, segment.begin, segment.length));
-    at += segment.length;
-  }
+// w -= decay * w where the update and w have one sign, or one of them is 0.
+void DecayCautiously(const ActiveParam& param, const Tensor& update, double decay) {
+  const Tensor w = Flat(param.view->master(), update.numel());
   const Tensor zeros = Tensor::Zeros(w.shape(), w.dtype(), w.context());
-  const Tensor agrees = ops::LessEqual(zeros, ops::Mul(own, w));
+  const Tensor agrees = ops::LessEqual(zeros, ops::Mul(update, w));
   ops::Accumulate(w, ops::Where(agrees, w, zeros), -decay);
 }
 
-// w -= decay * w + lr * direction, for this rank's elements of the whole `direction`.
-void Apply(const ActiveParam& param, const Tensor& direction, double lr, double decay) {
-  const UpdateChunk whole = MakeUpdateChunk<UpdateChunk>(param);
-  const DType dtype = direction.dtype();
+// w -= decay * w + lr * update
+void Apply(const ActiveParam& param, const Tensor& update, double lr, double decay) {
+  UpdateChunk chunk = MakeUpdateChunk<UpdateChunk>(param);
+  chunk.grad = update.raw();
+  chunk.grad_dtype = update.dtype();
   const DeviceContext& context = *param.grad.context();
-  std::vector<UpdateChunk> chunks;
-  int64_t at = 0;
-  for (const Segment& segment : param.view->layout().segments()) {
-    UpdateChunk chunk = whole;
-    chunk.n = segment.length;
-    chunk.weight = static_cast<char*>(whole.weight) + at * DTypeSize(dtype);
-    chunk.grad = direction.Slice(0, segment.begin, segment.length).raw();
-    chunk.grad_dtype = dtype;
-    if (whole.working != nullptr) {
-      chunk.working = static_cast<char*>(whole.working) + at * DTypeSize(whole.working_dtype);
-    }
-    chunks.push_back(chunk);
-    at += segment.length;
-  }
   OptimKernelsFor(context).low_rank_update(
-      context, {.dtype = dtype,
+      context, {.dtype = update.dtype(),
                 .decay_kind = decay > 0 ? DecayKind::kBefore : DecayKind::kNone,
                 .scale = -lr,
                 .decay = decay,
                 .decay_rate = {1},
                 .gate = nullptr,
-                .chunks = chunks});
+                .chunks = {&chunk, 1}});
 }
 
 AdamSettings AdamOf(const MuonOptions& o, int64_t step) {
-  const double lr = o.orthogonalize ? o.adam_scale * o.lr : o.lr;
-  const auto t = static_cast<double>(step);
-  const double correction1 = 1 - std::pow(o.adam_betas[0], t);
-  const double root2 = std::sqrt(1 - std::pow(o.adam_betas[1], t));
-  return {.decay_kind = o.weight_decay > 0 ? DecayKind::kBefore : DecayKind::kNone,
-          .decay = lr * o.weight_decay,
-          .beta1 = o.adam_betas[0],
-          .beta2 = o.adam_betas[1],
-          .eps = o.adam_eps,
-          .step_size = lr / correction1 * (o.adam_hf_style ? root2 : 1),
-          .root_scale = o.adam_hf_style ? 1 : 1 / root2};
+  AdamSettings settings = AdamWSettings({.lr = o.orthogonalize ? o.adam_scale * o.lr : o.lr,
+                                         .betas = o.adam_betas,
+                                         .eps = o.adam_eps,
+                                         .weight_decay = o.weight_decay,
+                                         .hf_style = o.adam_hf_style},
+                                        step);
+  // Moonlight's decays first.
+  if (settings.decay_kind == DecayKind::kAfter) settings.decay_kind = DecayKind::kBefore;
+  return settings;
 }
 
 }  // namespace
@@ -227,18 +201,14 @@ std::string MuonRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& 
     const StatBuffer::Entry& entry = *FindEntry(buffer.sum_entries(), &view);
     const Tensor to = StatSlice(buffer, StatSection::kSums, entry.offset, entry.count);
     if (phase == kGradientPhase) {
-      const Tensor own = NextMomentum(o, param, step.decision.grad_scale()).direction;
-      int64_t at = 0;
-      for (const Segment& segment : view.layout().segments()) {
-        to.Slice(0, segment.begin, segment.length).CopyFrom(own.Slice(0, at, segment.length));
-        at += segment.length;
-      }
+      const double scale = step.decision.grad_scale();
+      AddOwn(view.layout(), LookAhead(o, param, scale, NextMomentum(o, param, scale)), to);
     } else if (view.owned()) {
       const int64_t numel = view.layout().logical_shape().numel();
       const Tensor state = view.state(kRowVariance);
       const Tensor variance = state.defined() ? state.Clone(MemoryCategory::kWorkspace) : Tensor();
       const Tensor direction =
-          Direction(o, view, MuonTotals(step.totals[kGradientPhase], view), variance);
+          Direction(o, view, TotalsOf(step.totals[kGradientPhase], view), variance);
       to.Slice(0, 0, numel).CopyFrom(direction);
       if (variance.defined()) to.Slice(0, numel, variance.numel()).CopyFrom(variance);
     }
@@ -274,21 +244,27 @@ void MuonRule::UpdateMatrix(const ActiveParam& param, const RuleStep& step) {
   ParamView& view = *param.view;
   const MuonOptions& o = options(param.group);
   const int64_t numel = view.layout().logical_shape().numel();
-  const Momentum momentum = NextMomentum(o, param, step.decision.grad_scale());
+  const double scale = step.decision.grad_scale();
+  const Tensor next = NextMomentum(o, param, scale);
   const Tensor variance = view.state(kRowVariance);
   Tensor direction;
   if (view.sharded()) {
-    const Tensor sent = MuonTotals(step.totals[kDirectionPhase], view);
+    const Tensor sent = TotalsOf(step.totals[kDirectionPhase], view);
     direction = sent.Slice(0, 0, numel);
     if (variance.defined()) variance.CopyFrom(sent.Slice(0, numel, variance.numel()));
   } else {
-    direction = Direction(o, view, momentum.direction, variance);
+    direction = Direction(o, view, LookAhead(o, param, scale, next), variance);
   }
-  Flat(view.state(kMomentum), momentum.next.numel()).CopyFrom(momentum.next);
-  if (view.layout().local_numel() == 0) return;
+  Flat(view.state(kMomentum), next.numel()).CopyFrom(next);
+  const Layout& layout = view.layout();
+  if (layout.local_numel() == 0) return;
+  const Tensor update =
+      layout.is_whole()
+          ? direction
+          : Flat(view.CutToLayout(direction, Layout(layout.logical_shape())), layout.local_numel());
   const double decay = o.lr * o.weight_decay;
-  if (o.cautious_decay && decay > 0) DecayCautiously(param, direction, decay);
-  Apply(param, direction, o.lr, o.cautious_decay ? 0 : decay);
+  if (o.cautious_decay && decay > 0) DecayCautiously(param, update, decay);
+  Apply(param, update, o.lr, o.cautious_decay ? 0 : decay);
 }
 
 void MuonRule::Update(const RuleStep& step) {
@@ -307,25 +283,20 @@ void MuonRule::Update(const RuleStep& step) {
               {"exp_avg", "exp_avg_sq"});
 }
 
-std::string DescribeMuon(const Optimizer& optimizer) {
-  const auto* const muon = dynamic_cast<const Muon*>(&optimizer);
-  if (muon == nullptr) return "";
+std::string MuonRule::Note() const {
   int matrices = 0;
-  std::vector<std::string> others;
-  size_t index = 0;
-  for (int group = 0; group < optimizer.num_groups(); ++group) {
-    for (int i = 0; i < optimizer.group_size(group); ++i) {
-      const ParamView& view = optimizer.views()[index++];
-      if (!view.trainable()) continue;
-      const bool orthogonal = IsMatrix(muon->options(group), view);
-      if (orthogonal) ++matrices;
-      const bool is_table = !orthogonal && view.layout().logical_shape().rank() >= 2;
-      if (is_table) others.push_back(view.name());
+  std::vector<std::string> tables;
+  store().ForEachView([&](const ParamView& view, int group) {
+    if (!view.trainable()) return;
+    if (IsOrthogonal(view, group)) {
+      ++matrices;
+    } else if (view.layout().logical_shape().rank() >= 2) {
+      tables.push_back(view.name());
     }
-  }
+  });
   return internal::Concat("muon: makes the updates of ", matrices,
                           " matrices orthogonal; AdamW trains vectors",
-                          others.empty() ? "" : ", " + JoinTexts(others, ", "));
+                          tables.empty() ? "" : ", " + JoinTexts(tables, ", "));
 }
 
 template class OptimizerOf<MuonRule>;

@@ -94,6 +94,7 @@ class MuonRule : public RuleOf<MuonOptions> {
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
   void Update(const RuleStep& step) override;
+  std::string Note() const override;
 
  protected:
   void States(const Subject& of, std::vector<StateSpec>& specs) const override;
@@ -111,10 +112,6 @@ extern template class OptimizerOf<MuonRule>;
 // Whether a name is that of an embedding or an output layer ("wte", "embed_tokens", "lm_head",
 // ...).
 bool IsTableName(const std::string& name);
-
-// For people: how many matrices a Muon makes orthogonal, and which parameters of two dims or more get
-// AdamW. "" for another optimizer.
-std::string DescribeMuon(const Optimizer& optimizer);
 
 }  // namespace apogee::optim
 

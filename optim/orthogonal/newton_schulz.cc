@@ -57,41 +57,11 @@ Coefficients Spread(const Coefficients& triples, int64_t steps, bool cycles) {
   return spread;
 }
 
-// y = alpha x + beta y.
-void ScaleAdd(const Tensor& y, double beta, const Tensor& x, double alpha) {
-  const DeviceContext& context = *y.context();
-  context.kernels().scale_add(context, {.x_dtype = x.dtype(),
-                                        .y_dtype = y.dtype(),
-                                        .x = x.raw(),
-                                        .y = y.raw(),
-                                        .n = y.numel(),
-                                        .alpha = alpha,
-                                        .beta = beta});
-}
-
 double FrobeniusNorm(const Tensor& x) {
   NormChunk chunk{x.raw(), x.dtype(), x.numel(), 0};
   const DeviceContext& context = *x.context();
   OptimKernelsFor(context).grad_norm(context, {NormKind::kL2, std::span(&chunk, 1)});
   return std::sqrt(chunk.result);
-}
-
-// Of one matrix.
-Tensor OfMatrix(const Tensor& g, const NewtonSchulz& settings) {
-  const bool tall = g.size(0) > g.size(1);
-  const double norm = FrobeniusNorm(g);
-  const double scale = settings.clamps_norm ? std::max(norm, settings.eps)
-                                            : settings.norm_scale * norm + settings.eps;
-  Tensor x = ops::Scale(tall ? g.Transpose(0, 1).Contiguous() : g, 1 / scale);
-  for (const auto& [a, b, c] : settings.coefficients) {
-    const Tensor gram = ops::MatMul(x, x, {.b_trans = true});
-    const Tensor square = ops::MatMul(gram, gram);
-    ScaleAdd(square, c, gram, b);
-    const Tensor next = ops::MatMul(square, x);
-    ScaleAdd(next, 1, x, a);
-    x = next;
-  }
-  return tall ? x.Transpose(0, 1).Contiguous() : x;
 }
 
 }  // namespace
@@ -126,15 +96,21 @@ absl::StatusOr<Coefficients> ParseCoefficients(const std::string& text, int64_t 
   return Spread(triples, steps, /*cycles=*/false);
 }
 
-Tensor Orthogonalized(const Tensor& x, const NewtonSchulz& settings) {
-  if (x.rank() == 2) return OfMatrix(x, settings);
-  const Tensor result = Tensor::EmptyLike(x);
-  const int64_t batch = x.size(0);
-  for (int64_t i = 0; i < batch; ++i) {
-    const Shape matrix{x.size(1), x.size(2)};
-    result.Slice(0, i, 1).View(matrix).CopyFrom(OfMatrix(x.Slice(0, i, 1).View(matrix), settings));
+Tensor Orthogonalized(const Tensor& g, const NewtonSchulz& settings) {
+  const bool tall = g.size(0) > g.size(1);
+  const double norm = FrobeniusNorm(g);
+  const double scale = settings.clamps_norm ? std::max(norm, settings.eps)
+                                            : settings.norm_scale * norm + settings.eps;
+  Tensor x = ops::Scale(tall ? g.Transpose(0, 1).Contiguous() : g, 1 / scale);
+  for (const auto& [a, b, c] : settings.coefficients) {
+    const Tensor gram = ops::MatMul(x, x, {.b_trans = true});
+    const Tensor square = ops::MatMul(gram, gram);
+    ops::Accumulate(square, gram, b, c);
+    const Tensor next = ops::MatMul(square, x);
+    ops::Accumulate(next, x, a);
+    x = next;
   }
-  return result;
+  return tall ? x.Transpose(0, 1).Contiguous() : x;
 }
 
 }  // namespace apogee::optim

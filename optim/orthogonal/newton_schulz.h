@@ -4,7 +4,7 @@
 // 2024): the singular values of the result are near 1, its singular vectors are those of the input.
 //
 //   const NewtonSchulz settings{.coefficients = ValueOrThrow(ParseCoefficients("simple", 5))};
-//   Tensor o = Orthogonalized(momentum, settings);              // [m, n], or [batch, m, n]
+//   Tensor o = Orthogonalized(momentum, settings);              // [m, n]
 //
 // With X = G / scale (the transpose of G if m > n), a step is A = X X^T, X = a X + (b A + c A^2) X.
 // Each step has its own triple (a, b, c). Sums of squares are in f64, all else in the tensor's
@@ -40,8 +40,8 @@ struct NewtonSchulz {
   double norm_scale = 1;
 };
 
-// `x`: contiguous. Of a zero matrix zeros.
-Tensor Orthogonalized(const Tensor& x, const NewtonSchulz& settings);
+// `g`: contiguous. Of a zero matrix zeros.
+Tensor Orthogonalized(const Tensor& g, const NewtonSchulz& settings);
 
 }  // namespace apogee::optim
 

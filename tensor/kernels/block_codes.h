@@ -57,7 +57,6 @@ struct BlockCodes {
   }
   constexpr int64_t nested_begin() const { return scale_begin() + num_blocks() * scale_size(); }
   constexpr int64_t bytes() const { return nested_begin() + 4 * num_nested_blocks(); }
-  friend bool operator==(const BlockCodes&, const BlockCodes&) = default;
 };
 
 // Elements [first, first + length) of the flat tensor, which are consecutive in a local one, and

@@ -17,9 +17,9 @@
 
 namespace apogee {
 
+enum class MapPoints { kEightLanes, kFused };
 // Generates the map: 2^total_bits values, filled up with zeros to 256, sorted. Computed in f32 as
 // the reference does.
-enum class MapPoints { kEightLanes, kFused };
 std::array<float, 256> DynamicMap(bool is_signed, int max_exponent_bits, int total_bits,
                                   MapPoints points = MapPoints::kEightLanes);
 

@@ -2,6 +2,7 @@
 
 #include "apogee/tensor/ops/block_codes.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -10,20 +11,30 @@
 #include "apogee/tensor/kernel_table.h"
 
 namespace apogee::ops {
+namespace {
+
+Tensor OnHost(const Tensor& value) { return value.Detach().Contiguous().ToHost().To(DType::kF32); }
+
+}  // namespace
+
+int64_t FirstNonFinite(const Tensor& value) {
+  const Tensor host = OnHost(value);
+  if (host.context()->is_dry()) return -1;
+  const std::span<const float> x(host.data<float>(), static_cast<size_t>(host.numel()));
+  const auto found = std::ranges::find_if(x, [](float v) { return !std::isfinite(v); });
+  return found == x.end() ? -1 : found - x.begin();
+}
 
 Tensor EncodeBlocks(const Tensor& value, const BlockCodes& codes) {
   APOGEE_CHECK(value.numel() == codes.numel, "encode blocks: ", value.numel(),
                " values for codes of ", codes.numel);
-  const Tensor host = value.Detach().Contiguous().ToHost().To(DType::kF32);
+  const Tensor host = OnHost(value);
+  const int64_t bad = FirstNonFinite(host);
+  APOGEE_CHECK(bad < 0, "encode blocks: element ", bad, " is not finite, and has no code");
   const Tensor bytes =
       Tensor::Empty({codes.bytes()}, DType::kU8, host.context(), MemoryCategory::kParameter);
   if (!host.context()->is_dry()) {
-    const float* const x = host.data<float>();
-    for (int64_t i = 0; i < codes.numel; ++i) {
-      APOGEE_CHECK(std::isfinite(x[i]), "encode blocks: element ", i, " is ", x[i],
-                   ", and only finite values have codes");
-    }
-    cpu::EncodeBlocks(*host.context(), codes, x, bytes.data<uint8_t>());
+    cpu::EncodeBlocks(*host.context(), codes, host.data<float>(), bytes.data<uint8_t>());
   }
   return bytes.To(value.context(), MemoryCategory::kParameter);
 }

@@ -15,6 +15,10 @@
 
 namespace apogee::ops {
 
+// The first element, in the flat order, that is infinite or NaN; -1 if there is none. A dry context
+// has none.
+int64_t FirstNonFinite(const Tensor& value);
+
 // Encodes a float tensor on the host; the result is in its context, of parameter memory. f64 is
 // rounded to f32 before. Throws Error for values that are not finite.
 Tensor EncodeBlocks(const Tensor& value, const BlockCodes& codes);

@@ -119,7 +119,7 @@ Tensor Scale(const Tensor& x_in, double factor, DType dtype) {
   return y;
 }
 
-void Accumulate(const Tensor& y, const Tensor& x_in, double factor) {
+void Accumulate(const Tensor& y, const Tensor& x_in, double factor, double keep) {
   const Tensor x = Operand("accumulate", "x", x_in);
   APOGEE_CHECK(y.defined() && y.is_contiguous(), "accumulate: y must be defined and contiguous");
   APOGEE_CHECK(x.numel() == y.numel(), "accumulate: ", x.shape(), " into ", y.shape());
@@ -130,7 +130,7 @@ void Accumulate(const Tensor& y, const Tensor& x_in, double factor) {
                                                   .y = y.raw(),
                                                   .n = y.numel(),
                                                   .alpha = factor,
-                                                  .beta = 1});
+                                                  .beta = keep});
 }
 
 Tensor Spread(const Tensor& scalar, double factor, const Shape& shape, DType dtype) {

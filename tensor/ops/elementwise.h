@@ -52,9 +52,9 @@ Tensor Scale(const Tensor& x, double factor, DType dtype);
 // A tensor whose elements all are factor * scalar. `scalar` has one element; the device reads it,
 // the host does not wait.
 Tensor Spread(const Tensor& scalar, double factor, const Shape& shape, DType dtype);
-// y += factor * x, in place. x and y may differ in dtype; y is contiguous and has as many elements
-// as x.
-void Accumulate(const Tensor& y, const Tensor& x, double factor = 1.0);
+// y = keep * y + factor * x, in place. x and y may differ in dtype; y is contiguous and has as many
+// elements as x.
+void Accumulate(const Tensor& y, const Tensor& x, double factor = 1.0, double keep = 1.0);
 
 Tensor ActivationForward(Activation kind, const Tensor& x);
 // dy * f'(x). Overwrites dy if nothing else owns it.

@@ -60,3 +60,5 @@ apogee_test(NAME booster_pretrained_plugins_test SRCS booster/pretrained/plugins
 apogee_test(NAME booster_pretrained_experts_test SRCS booster/pretrained/experts_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME booster_pretrained_refusals_test SRCS booster/pretrained/refusals_test.cc LAYERS booster
             LABELS threads)
+apogee_test(NAME booster_pretrained_quantized_files_test SRCS booster/pretrained/quantized_files_test.cc
+            LAYERS booster LABELS threads)

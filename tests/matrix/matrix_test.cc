@@ -313,8 +313,8 @@ TEST(MatrixTest, HybridCellsMeetEveryLayoutWithEveryOptimizer) {
     if (plugin.ep > 1) num_experts += plugin.worlds.size() * plugin.workloads.size();
   }
   const auto shards = [](const std::string& name) { return !optim::TakesLocalGradients(name); };
-  // Adapters of two models on two bases each in 16 layouts; without ZeRO in 6. lomo and adalomo lack
-  // one, as above.
+  // Adapters of two models on two bases each in 16 layouts; without ZeRO in 6. lomo and adalomo
+  // lack one, as above.
   size_t num_adapters = 0;
   for (const std::string& name : optim::OptimizerNames()) num_adapters += shards(name) ? 64 : 24;
   EXPECT_EQ(adapters.size(), num_adapters - 8);

@@ -25,7 +25,7 @@ constexpr double kBound = 1e-9;
 constexpr int kRanks = 4;
 
 std::vector<TrainingCase> Cases() {
-  std::vector<TrainingCase> cases = {{.plugin = "single", .optimizer = "muon", .accumulate = 4},
+  std::vector<TrainingCase> cases = {{.plugin = "single", .optimizer = "own_muon", .accumulate = 4},
                                      {.plugin = "single", .accumulate = 2, .max_norm = 0.5},
                                      {.plugin = "local_sgd", .optimizer = "sgd"},
                                      {.plugin = "ddp", .loss = "label_smoothing", .max_norm = 0.5},
@@ -38,17 +38,17 @@ std::vector<TrainingCase> Cases() {
                                      {.plugin = "tp2z2", .optimizer = "lion", .accumulate = 2}};
   for (const char* plugin : {"ddp", "zero1", "zero2", "gemini", "offload", "tp2z0", "tp2z1",
                              "tp2z2", "tp2z3", "pp2t1", "pp2t2"}) {
-    cases.push_back({.plugin = plugin, .optimizer = "muon"});
+    cases.push_back({.plugin = plugin, .optimizer = "own_muon"});
     cases.push_back({.plugin = plugin, .accumulate = 2, .max_norm = 0.5});
   }
   for (const char* plugin : {"ddp", "zero2", "gemini", "tp2z0", "tp2z3"}) {
-    cases.push_back({.plugin = plugin, .optimizer = "muon", .dropout = 0.1});
+    cases.push_back({.plugin = plugin, .optimizer = "own_muon", .dropout = 0.1});
     cases.push_back({.plugin = plugin, .accumulate = 2, .dropout = 0.1});
   }
   for (const char* plugin : {"ddp", "zero2", "gemini", "tp2z1", "pp2t1", "pp2t2"}) {
     cases.push_back({.plugin = plugin, .uneven = true});
     cases.push_back({.plugin = plugin, .padded = true});
-    cases.push_back({.plugin = plugin, .optimizer = "muon", .accumulate = 2, .padded = true});
+    cases.push_back({.plugin = plugin, .optimizer = "own_muon", .accumulate = 2, .padded = true});
   }
   return cases;
 }

@@ -30,7 +30,7 @@ struct MuonOptions {
 
 class MuonRule : public apogee::optim::RuleOf<MuonOptions> {
  public:
-  static constexpr const char* kName = "muon";
+  static constexpr const char* kName = "own_muon";  // the library has a "muon"
   explicit MuonRule(std::vector<MuonOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
   apogee::optim::OptimizerTraits traits() override {

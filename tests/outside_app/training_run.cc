@@ -39,8 +39,8 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const std::string& name,
                                                 const apogee::nn::Module& model) {
   optim::OptimizerRegistry registry;
   registry.Add<Adan>("adan", AdanOptions{.weight_decay = 0.02});
-  registry.Add<Muon>("muon", MuonOptions{});
-  if (name != "muon") {
+  registry.Add<Muon>("own_muon", MuonOptions{});
+  if (name != "own_muon") {
     return apogee::ValueOrThrow(registry.Make(name, model.Parameters(), {{"lr", "1e-2"}}));
   }
   optim::TextParamGroup matrices{.params = {}, .options = {{"lr", "0.02"}}};

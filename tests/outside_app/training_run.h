@@ -17,7 +17,7 @@ namespace outside {
 
 struct TrainingCase {
   std::string plugin;                  // of plugins.h
-  std::string optimizer = "adan";      // "adan", "muon", or one of the library's
+  std::string optimizer = "adan";      // "adan", "own_muon" or one of the library's
   std::string loss = "cross_entropy";  // "label_smoothing", "brier"
   int64_t accumulate = 1;
   double dropout = 0;

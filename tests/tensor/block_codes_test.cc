@@ -130,7 +130,7 @@ TEST(BlockCodesTest, RefusesWhatHasNoCode) {
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     const Tensor value = Tensor::FromVector<double>({1, bad}, {2}, context, DType::kF32);
     EXPECT_THAT([&] { ops::EncodeBlocks(value, {.numel = 2}); },
-                Says(HasSubstr("only finite values have codes")));
+                Says(HasSubstr("is not finite, and has no code")));
   }
 }
 

@@ -30,7 +30,7 @@ inline constexpr const char* kVitType = "vit";
 absl::StatusOr<std::string> ReadModelType(HfFields& fields);
 
 // Records a problem for weights in other codes than those that are read
-// (booster/quantized_files.h).
+// (booster/quantized/quantized_files.h).
 void CheckQuantization(HfFields& fields);
 
 // What `read` returns, unless a field is refused.

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/booster/quantized_files.h"
+#include "apogee/booster/quantized/quantized_files.h"
 
-#include <bit>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 
+#include "apogee/booster/quantized/quant_state.h"
+#include "apogee/checkpoint/format/tensor_file.h"
+#include "apogee/core/text/printable.h"
 #include "apogee/core/text/text.h"
 #include "apogee/nn/quantized/quantized_weight.h"
 #include "apogee/tensor/cpu/cpu_context.h"
@@ -23,7 +21,7 @@ using internal::Concat;
 constexpr const char* kStateEnd = ".quant_state.bitsandbytes__";
 constexpr int64_t kMaxStateBytes = 4096;
 
-// The whole tensor, which must have `numel` elements.
+// The whole tensor, which must have `numel` elements of `dtype`.
 absl::StatusOr<Tensor> Read(const HfWeights& weights, const std::string& name, int64_t numel,
                             DType dtype) {
   const auto found = weights.tensors().find(name);
@@ -31,6 +29,10 @@ absl::StatusOr<Tensor> Read(const HfWeights& weights, const std::string& name, i
   const Shape shape(found->second.entry->shape);
   if (shape.numel() != numel) {
     return InvalidArgument("\"", name, "\" is ", shape, ", and must have ", numel, " elements");
+  }
+  if (checkpoint::TensorDType(found->second.entry->dtype) != dtype) {
+    return InvalidArgument("\"", name, "\" has elements of ", Printable(found->second.entry->dtype),
+                           ", and must have ", DTypeName(dtype));
   }
   const Tensor value = Tensor::Empty(shape, dtype, CpuContext());
   APOGEE_RETURN_IF_ERROR(weights.Read(name, Layout(shape), value));
@@ -74,39 +76,6 @@ absl::StatusOr<Tensor> ReadBytes(const HfWeights& weights, const std::string& na
 }
 
 }  // namespace
-
-absl::StatusOr<QuantState> ParseQuantState(const std::string& json, const std::string& path) {
-  const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) return DataLoss(path, " is not a JSON object");
-  const auto text = [&](const char* key) {
-    const auto found = parsed.find(key);
-    return found == parsed.end() ? std::string() : found->dump();
-  };
-  if (text("quant_type") != "\"nf4\"" || text("blocksize") != "64") {
-    return InvalidArgument(path, ": only nf4 in blocks of 64 is read, and this is ",
-                           text("quant_type"), " in blocks of ", text("blocksize"));
-  }
-  QuantState state;
-  const auto shape = parsed.find("shape");
-  if (shape == parsed.end() || !shape->is_array() || shape->size() > Shape::kMaxRank) {
-    return DataLoss(path, ": \"shape\" is not a list of sizes");
-  }
-  for (const auto& size : *shape) {
-    if (!size.is_number_unsigned() || size.get<uint64_t>() > (uint64_t{1} << 40)) {
-      return DataLoss(path, ": \"shape\" has the size ", size.dump());
-    }
-    state.shape.push_back(size.get<int64_t>());
-  }
-  const auto offset = parsed.find("nested_offset");
-  state.nested = offset != parsed.end();
-  if (!state.nested) return state;
-  if (!offset->is_number() || text("nested_blocksize") != "256") {
-    return InvalidArgument(path, ": only scales in blocks of 256 are read, and these are in ",
-                           text("nested_blocksize"), " with the offset ", offset->dump());
-  }
-  state.offset = offset->get<float>();
-  return state;
-}
 
 absl::StatusOr<std::vector<WeightInCodes>> FindCodes(nn::Module& model, HfWeights& weights,
                                                      const std::string& dir) {
@@ -162,15 +131,9 @@ void TakeCodes(const std::vector<WeightInCodes>& found) {
   for (const auto& [owner, weight, nested, bytes] : found) {
     const DType dtype = weight->dtype();
     const ContextPtr context = weight->context();
-    // The first value would be encoded for nothing.
-    weight->set_lazy_value({dtype, context, [shape = weight->shape(), dtype, context] {
-                              return Tensor::Zeros(shape, dtype, context);
-                            }});
-    owner->QuantizeParameter(weight, {.nested = nested});
-    for (const auto& quantized : owner->QuantizedWeights()) {
-      if (quantized->weight() != weight) continue;
-      quantized->SetBytes(bytes.To(context, MemoryCategory::kParameter), dtype);
-    }
+    weight->set_lazy_value({dtype, context, [] { return Tensor(); }});  // not encoded: never read
+    owner->QuantizeParameter(weight, {.nested = nested})
+        .SetBytes(bytes.To(context, MemoryCategory::kParameter), dtype);
   }
 }
 

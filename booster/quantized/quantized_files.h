@@ -5,10 +5,9 @@
 //
 //   APOGEE_ASSIGN_OR_RETURN(const auto found, FindCodes(model, weights, "folder"));
 //   TakeCodes(found);                                  // the model has the codes of the files
-#ifndef APOGEE_BOOSTER_QUANTIZED_FILES_H_
-#define APOGEE_BOOSTER_QUANTIZED_FILES_H_
+#ifndef APOGEE_BOOSTER_QUANTIZED_QUANTIZED_FILES_H_
+#define APOGEE_BOOSTER_QUANTIZED_QUANTIZED_FILES_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,15 +15,6 @@
 #include "apogee/nn/module.h"
 
 namespace apogee {
-
-// What "quant_state" says of one weight.
-struct QuantState {
-  std::vector<int64_t> shape;
-  bool nested = false;
-  float offset = 0;
-};
-// InvalidArgument for other codes than nf4 in blocks of 64 (256 nested), DataLoss for damage.
-absl::StatusOr<QuantState> ParseQuantState(const std::string& json, const std::string& path);
 
 // A weight of the model, with the codes that files have of it.
 struct WeightInCodes {
@@ -43,4 +33,4 @@ void TakeCodes(const std::vector<WeightInCodes>& found);
 
 }  // namespace apogee
 
-#endif  // APOGEE_BOOSTER_QUANTIZED_FILES_H_
+#endif  // APOGEE_BOOSTER_QUANTIZED_QUANTIZED_FILES_H_
