@@ -14,6 +14,7 @@
 #include "apogee/booster/training_state.h"
 #include "apogee/core/trace/step_log.h"
 #include "apogee/nn/trace_modules.h"
+#include "apogee/optim/averaged/evaluation_weights.h"
 #include "apogee/plugins/batch_sum.h"
 #include "apogee/plugins/loss_normalizer.h"
 
@@ -62,6 +63,22 @@ TrainingParts Booster::Parts() {
           .scheduler = scheduler_.get(),
           .plugin = plugin_,
           .config = &config_};
+}
+
+void Booster::CheckTrains(const char* what) const {
+  APOGEE_CHECK(evaluation_.expired(), what,
+               ": the model has the weights to evaluate; destroy the handle of evaluation_weights "
+               "first");
+}
+
+std::shared_ptr<void> Booster::evaluation_weights() {
+  return InCall("evaluation_weights", [&]() -> std::shared_ptr<void> {
+    CheckTrains("evaluation_weights");
+    if (!optimizer_->traits().averages_weights) return nullptr;
+    auto weights = std::make_shared<optim::EvaluationWeights>(*optimizer_);
+    evaluation_ = weights;
+    return weights;
+  });
 }
 
 void Booster::TraceTo(Trace* trace, int rank) {
@@ -249,6 +266,7 @@ absl::Status Booster::save_training_state(const std::string& folder, const RunPo
                                           const SaveOptions& options) {
   return InSave("save_training_state", [&] {
     CheckScheduler("save_training_state");
+    CheckTrains("save_training_state");
     return checkpoints_->Save(Parts(), folder, position, options, *saves_);
   });
 }
@@ -257,6 +275,7 @@ absl::StatusOr<Resumed> Booster::resume(const std::string& folder,
                                         const std::shared_ptr<checkpoint::FileSystem>& files) {
   return InCall("resume", [&] {
     CheckScheduler("resume");
+    CheckTrains("resume");
     absl::StatusOr<Resumed> resumed = checkpoints_->Resume(Parts(), folder, files, *saves_);
     if (resumed.ok()) *num_steps_ = resumed->position.step;
     return resumed;
@@ -271,8 +290,10 @@ absl::Status Booster::save_model(const std::string& path, const SaveModelOptions
         "a "
         "whole model, add the adapter to the model that was quantized (nn::MergedAdapter)");
   }
-  return InSave("save_model",
-                [&] { return StateFiles(Parts(), *saves_).SaveModel(path, options); });
+  return InSave("save_model", [&] {
+    const auto averages = evaluation_.expired() ? evaluation_weights() : nullptr;
+    return StateFiles(Parts(), *saves_).SaveModel(path, options);
+  });
 }
 
 absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& path,
@@ -283,12 +304,15 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
         "load_model: the base is quantized, and has no place for other weights; load them before "
         "enable_lora");
   }
-  return InCall("load_model",
-                [&] { return StateFiles(Parts(), *saves_).LoadModel(path, options); });
+  return InCall("load_model", [&] {
+    CheckTrains("load_model");
+    return StateFiles(Parts(), *saves_).LoadModel(path, options);
+  });
 }
 
 absl::Status Booster::save_adapter(const std::string& path, const SaveAdapterOptions& options) {
   return InSave("save_adapter", [&] {
+    const auto averages = evaluation_.expired() ? evaluation_weights() : nullptr;
     return StateFiles(Parts(), *saves_).SaveAdapter(*adapters_, path, options);
   });
 }
@@ -310,19 +334,24 @@ void Booster::unmerge_adapter(const std::string& adapter) {
 absl::Status Booster::load_adapter(const std::string& path, const std::string& adapter,
                                    const std::shared_ptr<checkpoint::FileSystem>& files) {
   return InCall("load_adapter", [&] {
+    CheckTrains("load_adapter");
     return StateFiles(Parts(), *saves_).LoadAdapter(*adapters_, path, adapter, files);
   });
 }
 
 absl::Status Booster::save_optimizer(const std::string& path, const FileOptions& options) {
-  return InSave("save_optimizer",
-                [&] { return StateFiles(Parts(), *saves_).SaveOptimizer(path, options); });
+  return InSave("save_optimizer", [&] {
+    CheckTrains("save_optimizer");
+    return StateFiles(Parts(), *saves_).SaveOptimizer(path, options);
+  });
 }
 
 absl::Status Booster::load_optimizer(const std::string& path,
                                      const std::shared_ptr<checkpoint::FileSystem>& files) {
-  return InCall("load_optimizer",
-                [&] { return StateFiles(Parts(), *saves_).LoadOptimizer(path, files); });
+  return InCall("load_optimizer", [&] {
+    CheckTrains("load_optimizer");
+    return StateFiles(Parts(), *saves_).LoadOptimizer(path, files);
+  });
 }
 
 absl::Status Booster::save_lr_scheduler(const std::string& path, const FileOptions& options) {

@@ -195,6 +195,17 @@ class Booster : private StepListener {
   // for a loop whose windows have equally many micro-batches.
   [[nodiscard]] std::shared_ptr<void> no_sync() { return plugin_.NoSync(); }
 
+  // While the handle lives, the model has the weights to evaluate (optim::EvaluationWeights): with
+  // schedule-free optimizers the averages, with all others its own. Null for the latter.
+  //
+  //   const auto averages = booster.evaluation_weights();
+  //   const Tensor outputs = booster.plugin().Evaluate(boosted.model, batch.inputs);
+  //
+  // save_model always writes these weights, and needs no handle. backward, step, training states and
+  // loads throw Error while the handle lives. Collective, between step() and the next backward; so
+  // is the end of the handle.
+  [[nodiscard]] std::shared_ptr<void> evaluation_weights();
+
   // Saves everything listed in training_state.h as `folder`/step-NNNNNNNN. Then removes all but the
   // newest options.keep checkpoints up to this step. Checkpoints of later steps stay, and none is
   // overwritten.
@@ -310,6 +321,8 @@ class Booster : private StepListener {
   // Throws Error before boost, and once a boosted object is gone.
   void CheckBoosted(const char* what) const;
   void CheckScheduler(const char* what) const;
+  // Throws Error while the model has the weights to evaluate.
+  void CheckTrains(const char* what) const;
   // Runs the body of a public method.
   template <typename Body>
   auto InCall(const char* call, const Body& body);
@@ -333,6 +346,7 @@ class Booster : private StepListener {
   std::shared_ptr<int64_t> num_steps_ = std::make_shared<int64_t>(0);
   // Of accumulate; the Accumulation has it, too.
   std::shared_ptr<internal::Window> window_ = std::make_shared<internal::Window>();
+  std::weak_ptr<void> evaluation_;  // the handle of evaluation_weights
   std::unique_ptr<Adapters> adapters_;
   std::unique_ptr<TrainingCheckpoints> checkpoints_;
   // The last member: its destructor waits for the running save, which may use the others.

@@ -10,6 +10,8 @@
 //   AfterStep                it has updated, or skipped
 //     ValuesGathered           a chunk of updated values is whole on this rank
 //   Loaded                   a state dict was loaded into the optimizer
+//   BeforeWeightsReplaced    the weights will become averages, or themselves again
+//   WeightsReplaced          they did
 //
 //   struct Norms : StepListener {
 //     void AfterStep() override { Print(optimizer.last_step().grad_norm); }
@@ -54,6 +56,10 @@ class StepListener {
   virtual void ValuesGathered(size_t /*chunk*/) {}
   // Weights may have changed. A listener that holds copies of them renews these.
   virtual void Loaded() {}
+  // optim::EvaluationWeights will write, and has written, this rank's part of the weights. Plugins
+  // distribute them.
+  virtual void BeforeWeightsReplaced() {}
+  virtual void WeightsReplaced() {}
 };
 
 class StepListeners {

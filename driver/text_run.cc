@@ -201,6 +201,7 @@ void TextRun::WriteSample() { WriteSamples({flags_.prompt}); }
 
 void TextRun::WriteSamples(const std::vector<std::string>& prompts) {
   if (rank_.world.context()->is_dry()) return;
+  const auto averages = booster_.evaluation_weights();
   const std::vector<autograd::ParameterPtr> parameters = boosted_->model.Parameters();
   const bool sharded = std::ranges::any_of(
       parameters, [](const autograd::ParameterPtr& each) { return !each->is_local(); });

@@ -17,6 +17,7 @@ namespace apogee::driver {
 ValidationEvent Validate(Booster& booster, const Boosted& boosted, const Corpus& corpus,
                          const comm::World& world, const ValidateOptions& options) {
   const autograd::NoGradGuard no_grad;
+  const auto averages = booster.evaluation_weights();
   boosted.model.Train(false);
   const Plugin& plugin = booster.plugin();
   const auto& samples = corpus.validation_samples;

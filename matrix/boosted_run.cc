@@ -109,6 +109,7 @@ class RankRun {
     if (sabotage_ == Sabotage::kLocalStats) boosted_->set_stat_reducer(nullptr);
     if (hybrid_ != nullptr) SabotageExperts(sabotage_, *model_, *boosted_, *hybrid_);
     SabotageAdapters(sabotage_, *model_, *made_->plugin, hybrid_);
+    SabotageMatrices(sabotage_, *boosted_, made_->plugin->group());
   }
 
   void Train() {
@@ -120,7 +121,11 @@ class RankRun {
       }
       const Moved before = AllMoved();
       for (int64_t micro = 0; micro < cell_.accumulate; ++micro) {
-        Backward(step, micro, cell_.no_sync && micro + 1 < cell_.accumulate);
+        const bool own_step = sabotage_ == Sabotage::kPerMicroBatch;
+        Backward(step, micro, cell_.no_sync && micro + 1 < cell_.accumulate && !own_step);
+        if (!own_step || micro + 1 == cell_.accumulate) continue;
+        Step();
+        boosted_->zero_grad();
       }
       Step();
       boosted_->zero_grad();
@@ -256,6 +261,7 @@ class RankRun {
                          std::ranges::none_of(boosted_->views(), &optim::ParamView::has_grad);
     if (sabotage_ == Sabotage::kNoneAsZero && !updated) FillAbsentGradients(*boosted_);
     if (sabotage_ == Sabotage::kNoUpdate && !updated) return;
+    if (sabotage_ == Sabotage::kUpdateClipped) return StepWithClippedUpdate(*boosted_);
     boosted_->step();
     // If backward has updated already, go back to the first weights.
     if (sabotage_ == Sabotage::kNoUpdate) {

@@ -32,6 +32,7 @@ OptionMap InterestingOptions(const std::string& name) {
       {"galore_adafactor", {{"weight_decay", "0.05"}}},
       {"galore_adamw", {{"lr", "0.01"}, {"weight_decay", "0.05"}}},
       {"galore_adamw8bit", {{"lr", "0.01"}, {"weight_decay", "0.05"}, {"block_size", "64"}}},
+      {"dion", {{"lr", "0.01"}, {"weight_decay", "0.05"}, {"mu", "0.9"}}},
       {"lamb", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
       {"lamb_apex", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
       {"lamb_colossal", {{"lr", "0.02"}, {"weight_decay", "0.05"}}},
@@ -54,7 +55,11 @@ OptionMap InterestingOptions(const std::string& name) {
       {"scaled_adam", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
       {"scaled_adam_icefall", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
       {"scaled_adam_icefall_2023", {{"clipping_scale", "1"}, {"clipping_update_period", "4"}}},
+      {"schedule_free_adamw",
+       {{"lr", "0.005"}, {"weight_decay", "0.05"}, {"warmup_steps", "3"}, {"r", "0.5"}}},
+      {"schedule_free_sgd", {{"lr", "0.1"}, {"weight_decay", "0.05"}, {"warmup_steps", "3"}}},
       {"sgd", {{"lr", "0.05"}, {"momentum", "0.9"}, {"weight_decay", "0.05"}}},
+      {"soap", {{"lr", "0.003"}, {"weight_decay", "0.05"}, {"precondition_frequency", "2"}}},
       {"zero_one_adam", {{"lr", "0.001"}, {"weight_decay", "0.05"}, {"var_update_scaler", "1000"}}},
   };
   const auto found = table.find(name);

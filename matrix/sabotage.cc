@@ -3,6 +3,7 @@
 #include "apogee/matrix/sabotage.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apogee/core/text/text.h"
@@ -19,6 +20,24 @@ class DoneWork : public comm::Work {
   bool IsDone() override { return true; }
 };
 
+// A step of these optimizers makes two sums of whole matrices; this leaves out the first one.
+class LocalMatrices : public optim::StatReducer {
+ public:
+  explicit LocalMatrices(comm::GroupPtr group) : inner_(std::move(group)) {}
+  void Reduce(optim::StatBuffer& buffer) override {
+    const bool matrices = std::ranges::any_of(buffer.sum_entries(), [](const auto& entry) {
+      return entry.count > 1 && entry.count >= entry.view->layout().logical_shape().numel();
+    });
+    if (matrices && (first_ = !first_)) return;
+    inner_.Reduce(buffer);
+  }
+  comm::Group* group() const override { return inner_.group(); }
+
+ private:
+  optim::GroupStatReducer inner_;
+  bool first_ = false;
+};
+
 }  // namespace
 
 std::vector<std::string> SabotageNames() {
@@ -32,7 +51,10 @@ std::vector<std::string> SabotageNames() {
           "aux_loss_per_rank",
           "router_gradient_lost",
           "lora_factor_not_summed",
-          "adapter_of_rank_zero"};
+          "adapter_of_rank_zero",
+          "per_micro_batch",
+          "update_clipped",
+          "local_gram"};
 }
 
 Sabotage SabotageFromName(const std::string& name) {
@@ -123,6 +145,34 @@ void SabotageAdapters(Sabotage sabotage, nn::Module& model, const Plugin& plugin
       if (own.has_grad()) own.set_grad(ops::Scale(own.grad(), factor));
     });
   }
+}
+
+void SabotageMatrices(Sabotage sabotage, optim::Optimizer& optimizer, const comm::GroupPtr& group) {
+  if (sabotage != Sabotage::kLocalGram || group == nullptr) return;
+  optimizer.set_stat_reducer(std::make_unique<LocalMatrices>(group));
+}
+
+void StepWithClippedUpdate(optim::Optimizer& optimizer) {
+  constexpr double kMaxNorm = 1e-3;
+  std::vector<Tensor> before;
+  for (optim::ParamView& view : optimizer.views()) before.push_back(view.master().Clone());
+  optimizer.step();
+  double squares = 0;
+  std::vector<Tensor> updates;
+  for (optim::ParamView& view : optimizer.views()) {
+    const Tensor update = ops::Sub(view.master(), before[updates.size()]);
+    for (const double x : update.ToVector<double>()) squares += x * x;
+    updates.push_back(update);
+  }
+  const double factor = std::min(1.0, kMaxNorm / (std::sqrt(squares) + 1e-30));
+  optimizer.listeners()->Tell(&StepListener::BeforeWeightsReplaced);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    optim::ParamView& view = optimizer.views()[i];
+    ops::Accumulate(before[i], updates[i], factor);
+    view.value().CopyFrom(before[i]);
+    if (view.own_master().defined()) view.own_master().CopyFrom(before[i]);
+  }
+  optimizer.listeners()->Tell(&StepListener::WeightsReplaced);
 }
 
 void FillAbsentGradients(optim::Optimizer& optimizer) {

@@ -6,6 +6,12 @@
 //   drop_collective  gradients are not reduced over the ranks
 //   none_as_zero     an absent gradient becomes a gradient of zeros
 //   no_update        step() does nothing
+//   per_micro_batch  every micro-batch makes a step of its own
+//   update_clipped   max_norm limits the update instead of the gradient
+//
+// Of optimizers of matrices (optim/orthogonal/matrix_rule.h):
+//
+//   local_gram       products are of this rank's part of a matrix
 //
 // Of models with experts:
 //
@@ -43,6 +49,9 @@ enum class Sabotage : int {
   kRouterGradientLost,
   kLoraFactorNotSummed,
   kAdapterOfRankZero,
+  kPerMicroBatch,
+  kUpdateClipped,
+  kLocalGram,
 };
 
 // The names above, with "none" first.
@@ -72,6 +81,12 @@ void SabotageExperts(Sabotage sabotage, nn::Module& model, optim::Optimizer& opt
 // Call it after boost: the sabotages of models with adapters. Others do nothing.
 void SabotageAdapters(Sabotage sabotage, nn::Module& model, const Plugin& plugin,
                       const HybridParallelPlugin* hybrid);
+
+// Call it after boost: kLocalGram. Others do nothing. `group`: the plugin's ranks.
+void SabotageMatrices(Sabotage sabotage, optim::Optimizer& optimizer, const comm::GroupPtr& group);
+
+// A step whose update is scaled to a small norm. Ranks may take other factors.
+void StepWithClippedUpdate(optim::Optimizer& optimizer);
 
 // Call it before a step: gives every trainable parameter without a gradient a gradient of zeros.
 void FillAbsentGradients(optim::Optimizer& optimizer);

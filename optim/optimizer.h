@@ -127,6 +127,8 @@ class Optimizer : public LrTarget {
   absl::Status load_state_dict(const StateDict& dict);
   // The error that load_state_dict would return; changes nothing.
   absl::Status CheckStateDict(const StateDict& dict) const { return store_.Check(dict); }
+  // The weights to evaluate of a view (UpdateRule::Averaged), for EvaluationWeights.
+  Tensor Averaged(ParamView& view, int group) const { return rule_->Averaged(view, group); }
   // Copies the model's weights into the master weights. Call after loading weights into the model.
   void RefreshMasters();
 

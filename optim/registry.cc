@@ -7,6 +7,7 @@
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/adam/lamb.h"
 #include "apogee/optim/adam/scaled_adam.h"
+#include "apogee/optim/averaged/schedule_free.h"
 #include "apogee/optim/factored/adafactor.h"
 #include "apogee/optim/factored/adalomo.h"
 #include "apogee/optim/factored/came.h"
@@ -21,7 +22,9 @@
 #include "apogee/optim/onebit/onebit_adam.h"
 #include "apogee/optim/onebit/onebit_lamb.h"
 #include "apogee/optim/onebit/zero_one_adam.h"
+#include "apogee/optim/orthogonal/dion.h"
 #include "apogee/optim/orthogonal/muon.h"
+#include "apogee/optim/orthogonal/soap.h"
 
 namespace apogee::optim {
 namespace {
@@ -39,6 +42,7 @@ OptimizerRegistry::OptimizerRegistry() {
   Add<AdamW>("adamw");
   Add<AdamW8bit>("adamw8bit");
   Add<AdamW>("adamw_hf", AdamWOptions::HuggingFace());
+  Add<Dion>("dion");
   Add<GaLoreAdafactor>("galore_adafactor");
   Add<GaLoreAdamW>("galore_adamw");
   Add<GaLoreAdamW8bit>("galore_adamw8bit");
@@ -62,7 +66,10 @@ OptimizerRegistry::OptimizerRegistry() {
   Add<ScaledAdam>("scaled_adam");
   Add<ScaledAdam>("scaled_adam_icefall", ScaledAdamOptions::Icefall());
   Add<ScaledAdam>("scaled_adam_icefall_2023", ScaledAdamOptions::Icefall2023());
+  Add<ScheduleFreeAdamW>("schedule_free_adamw");
+  Add<ScheduleFreeSgd>("schedule_free_sgd");
   Add<Sgd>("sgd");
+  Add<Soap>("soap");
   Add<ZeroOneAdam>("zero_one_adam");
 }
 

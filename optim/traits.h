@@ -52,6 +52,8 @@ struct OptimizerTraits {
   // max_norm may clip unreduced gradients by the root of the mean of the ranks' squared norms. That
   // number is the same on every rank and at least the norm of the mean gradient.
   bool clips_addends = false;
+  // The weights to evaluate are not those that are trained (UpdateRule::Averaged).
+  bool averages_weights = false;
   // Statistics of whole tensors, in phases 0 .. num_stat_phases - 1.
   int num_stat_phases = 0;
   // In some steps the optimizer averages smaller messages instead of gradients. Null: never.

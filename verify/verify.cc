@@ -31,6 +31,7 @@ const std::map<std::string, Replay>& Replays() {
       {"came", &ReplayOptimizer},
       {"compressed_allreduce", &ReplayCompressedAllReduce},
       {"cpu_adam", &ReplayOptimizer},
+      {"dion", &ReplayOptimizer},
       {"galore_adafactor", &ReplayOptimizer},
       {"galore_adamw", &ReplayOptimizer},
       {"galore_adamw8bit", &ReplayOptimizer},
@@ -44,7 +45,9 @@ const std::map<std::string, Replay>& Replays() {
       {"onebit_adam", &ReplayOneBit},
       {"quant", &ReplayQuant},
       {"scaled_adam", &ReplayOptimizer},
+      {"schedule_free", &ReplayOptimizer},
       {"sgd", &ReplayOptimizer},
+      {"soap", &ReplayOptimizer},
   };
   // clang-format on
   return replays;
@@ -89,7 +92,8 @@ const FolderReplay* FolderReplayOf(const fs::path& file) {
 
 // Families whose recorded variants we offer as options.
 bool OffersVariants(const std::string& family) {
-  return family == "adamw8bit" || family == "scaled_adam";
+  return family == "adamw8bit" || family == "scaled_adam" || family == "schedule_free" ||
+         family == "soap";
 }
 
 struct CaseFile {

@@ -43,6 +43,7 @@ class StepLog : public StepListener {
   }
   void ValuesGathered(size_t chunk) override { Write("values gathered", ChunkName(chunk)); }
   void Loaded() override { Write("loaded"); }
+  void WeightsReplaced() override { Write("weights replaced"); }
 
  private:
   static std::string ChunkName(size_t chunk) { return "chunk " + std::to_string(chunk); }

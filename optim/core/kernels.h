@@ -21,6 +21,7 @@
 #include "apogee/optim/adam/adam_element.h"
 #include "apogee/optim/adam/scaled_adam_kernels.h"
 #include "apogee/optim/adam/trust_kernels.h"
+#include "apogee/optim/averaged/schedule_free_element.h"
 #include "apogee/optim/core/update_chunk.h"
 #include "apogee/optim/factored/factored_kernels.h"
 #include "apogee/optim/lowbit/low_bit_kernels.h"
@@ -89,15 +90,18 @@ struct AdaLomoArgs {
 
 // X(slot name, argument type), one line per kernel. First those that are a loop over the elements
 // (element_update.h): nothing else needs to be written for them.
-#define APOGEE_FOR_EACH_ELEMENT_KERNEL(X) \
-  X(sgd, SgdArgs)                         \
-  X(sgd_momentum, SgdMomentumArgs)        \
-  X(lion, LionArgs)                       \
-  X(lomo, LomoArgs)                       \
-  X(adam, AdamArgs)                       \
-  X(adam_amsgrad, AmsgradArgs)            \
-  X(frozen_adam, FrozenAdamArgs)          \
-  X(local_step, LocalStepArgs)
+#define APOGEE_FOR_EACH_ELEMENT_KERNEL(X)     \
+  X(sgd, SgdArgs)                             \
+  X(sgd_momentum, SgdMomentumArgs)            \
+  X(lion, LionArgs)                           \
+  X(lomo, LomoArgs)                           \
+  X(adam, AdamArgs)                           \
+  X(adam_amsgrad, AmsgradArgs)                \
+  X(frozen_adam, FrozenAdamArgs)              \
+  X(local_step, LocalStepArgs)                \
+  X(schedule_free_sgd, ScheduleFreeSgdArgs)   \
+  X(schedule_free_adam, ScheduleFreeAdamArgs) \
+  X(schedule_free_inner, ScheduleFreeInnerArgs)
 
 #define APOGEE_FOR_EACH_OPTIM_KERNEL(X)           \
   APOGEE_FOR_EACH_ELEMENT_KERNEL(X)               \

@@ -107,18 +107,6 @@ cpu::Eigen EigenOf(const DeviceContext& context, std::vector<double>& gram, int6
           .vectors = std::vector<double>(static_cast<size_t>(count * n))};
 }
 
-// Orthonormal columns with the same span as those of x (f64 [n, l]).
-Tensor Orthonormal(Tensor x) {
-  const int64_t l = x.size(1);
-  if (x.context()->is_dry()) return ops::MatMul(x, Tensor::Zeros({l, l}, x.dtype(), x.context()));
-  for (int pass = 0; pass < 2; ++pass) {
-    const auto inverse = InverseCholesky(Gram(x), l);
-    if (!inverse) return GramSchmidt(x);
-    x = ops::MatMul(x, FromRows(*inverse, l, l, x.context()));
-  }
-  return x;
-}
-
 // The leading singular vectors of one side as the rows of [r, k] in f64, with k the side's length.
 struct Side {
   bool ok = false;
@@ -167,7 +155,7 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
     const Tensor y = ops::MatMul(grad, narrow, {.a_trans = !tall});
     const Tensor z = F64(ops::MatMul(grad, y, {.a_trans = tall}));
     if (iteration == 1) {
-      q = Orthonormal(z);
+      q = OrthonormalColumns(z);
       continue;
     }
     // Rayleigh-Ritz: q^T A q = y^T y.
@@ -198,7 +186,7 @@ Side RandomizedSide(const Tensor& grad, bool tall, int64_t rank) {
     }
     captured = energy;
     if (!done) {
-      q = Orthonormal(z);
+      q = OrthonormalColumns(z);
       continue;
     }
     if (!leading.defined()) {
@@ -227,10 +215,21 @@ void FixSigns(const Tensor& rows) {
 // The vectors of the other side, [r, other length]: the orthonormalised products with grad.
 Tensor OtherSide(const Tensor& grad, bool tall, const Tensor& vectors) {
   const Tensor products = ops::MatMul(F64(grad), vectors, {.a_trans = !tall, .b_trans = true});
-  return Orthonormal(products).Transpose(0, 1).Contiguous();
+  return OrthonormalColumns(products).Transpose(0, 1).Contiguous();
 }
 
 }  // namespace
+
+Tensor OrthonormalColumns(Tensor x) {
+  const int64_t l = x.size(1);
+  if (x.context()->is_dry()) return ops::MatMul(x, Tensor::Zeros({l, l}, x.dtype(), x.context()));
+  for (int pass = 0; pass < 2; ++pass) {
+    const auto inverse = InverseCholesky(Gram(x), l);
+    if (!inverse) return GramSchmidt(x);
+    x = ops::MatMul(x, FromRows(*inverse, l, l, x.context()));
+  }
+  return x;
+}
 
 BasisResult LeadingBasis(const Tensor& grad, const BasisOptions& options) {
   const int64_t m = grad.size(0), n = grad.size(1), small = std::min(m, n);

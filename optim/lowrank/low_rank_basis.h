@@ -43,6 +43,11 @@ struct BasisResult {
 
 BasisResult LeadingBasis(const Tensor& grad, const BasisOptions& options);
 
+// Orthonormal columns of f64 with the span of those of x (f64 [n, l], l <= n). Column j depends on
+// the columns up to j of x, as in a QR decomposition; its sign is not fixed. A column that depends
+// on earlier ones is replaced by another one.
+Tensor OrthonormalColumns(Tensor x);
+
 }  // namespace apogee::optim
 
 #endif  // APOGEE_OPTIM_LOWRANK_LOW_RANK_BASIS_H_

@@ -40,7 +40,7 @@
 #include <utility>
 #include <vector>
 
-#include "apogee/optim/optimizer.h"
+#include "apogee/optim/orthogonal/matrix_rule.h"
 
 namespace apogee::optim {
 
@@ -83,35 +83,25 @@ struct MuonOptions {
   void Check(OptionProblems& problems) const;
 };
 
-class MuonRule : public RuleOf<MuonOptions> {
+class MuonRule : public MatrixRule<MuonOptions> {
  public:
-  static constexpr const char* kName = MuonOptions::kName;
-  explicit MuonRule(std::vector<MuonOptions> groups) : RuleOf(kName, std::move(groups)) {}
-
-  OptimizerTraits traits() override;
-  // Problems of the sections with the matrices of a group.
-  static void CheckGroup(const ParamGroup<MuonOptions>& group, std::vector<std::string>& problems);
-  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
-  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
-  void Update(const RuleStep& step) override;
-  std::string Note() const override;
+  explicit MuonRule(std::vector<MuonOptions> groups) : MatrixRule(std::move(groups)) {}
 
  protected:
-  void States(const Subject& of, std::vector<StateSpec>& specs) const override;
-
- private:
-  bool IsOrthogonal(const ParamView& view, int group) const;
-  // Of the whole matrices of a parameter, from U; NorMuon's `variance` advances in place.
-  Tensor Direction(const MuonOptions& o, const ParamView& view, const Tensor& momentum,
-                   const Tensor& variance) const;
-  void UpdateMatrix(const ActiveParam& param, const RuleStep& step);
+  void MatrixStates(const ParamView& view, const MuonOptions& options,
+                    std::vector<StateSpec>& specs) const override;
+  // U
+  Tensor Gathered(const ActiveParam& param, const MuonOptions& options,
+                  double grad_scale) const override;
+  // scale O; for NorMuon then the new v.
+  int64_t NumComputed(const ParamView& view, const MuonOptions& options) const override;
+  void Compute(const ParamView& view, const MuonOptions& options, int64_t earlier,
+               const Tensor& whole, const Tensor& to) override;
+  void UpdateMatrix(const ActiveParam& param, const MuonOptions& options, double grad_scale,
+                    const Tensor& computed) override;
 };
 using Muon = OptimizerOf<MuonRule>;
 extern template class OptimizerOf<MuonRule>;
-
-// Whether a name is that of an embedding or an output layer ("wte", "embed_tokens", "lm_head",
-// ...).
-bool IsTableName(const std::string& name);
 
 }  // namespace apogee::optim
 

@@ -12,56 +12,35 @@ namespace apogee::optim {
 namespace {
 
 constexpr std::array kScales = {"keller", "rms", "spectral", "none"};
-// Parts of names between dots: embeddings and output layers of the models that we know.
-constexpr std::array kTables = {"wte",
-                                "wpe",
-                                "embed_tokens",
-                                "embed_positions",
-                                "embed_in",
-                                "embed_out",
-                                "lm_head",
-                                "embeddings",
-                                "word_embeddings",
-                                "position_embeddings",
-                                "token_type_embeddings",
-                                "decoder",
-                                "classifier",
-                                "head"};
 
 }  // namespace
 
 std::vector<OptionField<MuonOptions>> MuonOptions::Fields() {
   using O = MuonOptions;
   using enum OptionCheck;
-  return {
-      {"lr", &O::lr, kAtLeastZero, "learning rate"},
-      {"momentum", &O::momentum, kDecay, "decay rate of the momentum"},
-      {"nesterov", &O::nesterov, {}, "looks ahead by one momentum step"},
-      {"average", &O::average, {}, "the momentum is an average; false: a sum"},
-      {"weight_decay", &O::weight_decay, kAtLeastZero, "decoupled: shrinks the weights by lr * it"},
-      {"cautious_decay", &O::cautious_decay, {}, "decays only where the update does not oppose it"},
-      {"coefficients",
-       &O::coefficients,
-       {},
-       "simple, quintic, polar_express, cans, deepseek4, or triples of numbers"},
-      {"ns_steps", &O::ns_steps, kAtLeastOne, "steps of Newton-Schulz"},
-      {"ns_eps", &O::ns_eps, kPositive, "added to the norm of the momentum"},
-      {"clamps_norm", &O::clamps_norm, {}, "the norm is at least ns_eps, which is not added"},
-      {"norm_scale", &O::norm_scale, kPositive, "multiplies the norm"},
-      {"update_scale", &O::update_scale, {}, "of the update: keller, rms, spectral or none"},
-      {"batch_convolutions",
-       &O::batch_convolutions,
-       {},
-       "tensors of more than three dims are batches of matrices of their last two"},
-      {"sections", &O::sections, kAtLeastOne, "rows of the matrices that a fused one consists of"},
-      {"normalize_rows", &O::normalize_rows, {}, "NorMuon: divides rows by their mean size"},
-      {"beta2", &O::beta2, kDecay, "decay rate of NorMuon's mean squares"},
-      {"orthogonalize", &O::orthogonalize, {}, "false: AdamW, for this group"},
-      {"all_matrices", &O::all_matrices, {}, "orthogonalizes embeddings and outputs, too"},
-      {"adam_scale", &O::adam_scale, kAtLeastZero, "rate of AdamW over lr, beside matrices"},
-      {"adam_betas", &O::adam_betas, kDecay, "decay rates of AdamW's moments"},
-      {"adam_eps", &O::adam_eps, kAtLeastZero, "added to the root of AdamW's second moment"},
-      {"adam_hf_style", &O::adam_hf_style, {}, "AdamW's eps is added to the uncorrected root"}};
+  return JoinFields<O>(
+      {{{"lr", &O::lr, kAtLeastZero, "learning rate"},
+        {"momentum", &O::momentum, kDecay, "decay rate of the momentum"},
+        {"nesterov", &O::nesterov, {}, "looks ahead by one momentum step"},
+        {"average", &O::average, {}, "the momentum is an average; false: a sum"},
+        {"weight_decay", &O::weight_decay, kAtLeastZero,
+         "decoupled: shrinks the weights by lr * it"},
+        {"cautious_decay",
+         &O::cautious_decay,
+         {},
+         "decays only where the update does not oppose it"},
+        {"coefficients",
+         &O::coefficients,
+         {},
+         "simple, quintic, polar_express, cans, deepseek4, or triples of numbers"},
+        {"ns_steps", &O::ns_steps, kAtLeastOne, "steps of Newton-Schulz"},
+        {"ns_eps", &O::ns_eps, kPositive, "added to the norm of the momentum"},
+        {"clamps_norm", &O::clamps_norm, {}, "the norm is at least ns_eps, which is not added"},
+        {"norm_scale", &O::norm_scale, kPositive, "multiplies the norm"},
+        {"update_scale", &O::update_scale, {}, "of the update: keller, rms, spectral or none"},
+        {"normalize_rows", &O::normalize_rows, {}, "NorMuon: divides rows by their mean size"},
+        {"beta2", &O::beta2, kDecay, "decay rate of NorMuon's mean squares"}},
+       MatrixFields<O>()});
 }
 
 void MuonOptions::Check(OptionProblems& problems) const {
@@ -110,16 +89,6 @@ MuonOptions MuonOptions::NorMuon() {
   MuonOptions options = Dion();
   options.normalize_rows = true;
   return options;
-}
-
-bool IsTableName(const std::string& name) {
-  for (size_t begin = 0; begin < name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    if (std::ranges::find(kTables, part) != kTables.end()) return true;
-    begin = end + 1;
-  }
-  return false;
 }
 
 }  // namespace apogee::optim

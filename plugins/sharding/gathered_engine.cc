@@ -217,6 +217,13 @@ void GatheredEngine::AfterStep() {
   if (homes_->is_unsettled()) Settle();
 }
 
+void GatheredEngine::BeforeWeightsReplaced() { homes_->ReadAhead(); }
+
+void GatheredEngine::WeightsReplaced() {
+  parameters_->ValuesChanged();
+  homes_->WriteBack();
+}
+
 void GatheredEngine::OnMean(size_t index, const Tensor& mean) {
   if (fused_ == nullptr) return ShardedEngine::OnMean(index, mean);
   if (sharded_[index].view != nullptr) fused_->OnMean(*sharded_[index].view, mean);

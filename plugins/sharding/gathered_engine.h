@@ -44,6 +44,8 @@ class GatheredEngine : public ShardedEngine {
   void OnMean(size_t index, const Tensor& mean) override;
   void BeforeStep() override;
   void AfterStep() override;
+  void BeforeWeightsReplaced() override;
+  void WeightsReplaced() override;
 
   // `dtypes`: by chunk.
   void MakeHomes(const std::vector<chunk::ChunkSpec>& plan, const std::vector<DType>& dtypes,

@@ -97,6 +97,10 @@ void ResidentEngine::BeforeStep() {
   for (const auto& chunks : parameters_) chunks->Wait();
 }
 
+void ResidentEngine::BeforeWeightsReplaced() {
+  for (const auto& chunks : parameters_) chunks->Wait();
+}
+
 void ResidentEngine::AfterStep() {
   ShardedEngine::AfterStep();
   if (!optimizer_->may_have_updated()) return;

@@ -37,6 +37,8 @@ class ResidentEngine : public ShardedEngine {
                                               const Share& share) override;
   void BeforeStep() override;
   void AfterStep() override;
+  void BeforeWeightsReplaced() override;
+  void WeightsReplaced() override { Loaded(); }
   // A state dict with masters holds weights, and this rank took only its shard of them.
   void Loaded() override {
     for (const auto& chunks : parameters_) chunks->GatherAsync();

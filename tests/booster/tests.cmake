@@ -9,6 +9,10 @@ apogee_mpi_test(NAME booster_adapter_mpi_test SRCS booster/lora/adapter_test.cc 
 apogee_test(NAME booster_quantized_base_test SRCS booster/lora/quantized_base_test.cc LAYERS booster
             LABELS threads)
 apogee_mpi_test(NAME booster_quantized_base_mpi_test SRCS booster/lora/quantized_base_test.cc LAYERS booster)
+apogee_test(NAME booster_evaluation_weights_test SRCS booster/evaluation_weights_test.cc LAYERS booster
+            LABELS threads)
+apogee_mpi_test(NAME booster_evaluation_weights_mpi_test SRCS booster/evaluation_weights_test.cc
+                LAYERS booster)
 apogee_test(NAME booster_booster_test SRCS booster/booster_test.cc LAYERS booster)
 apogee_test(NAME booster_accumulation_test SRCS booster/accumulation_test.cc LAYERS booster LABELS threads)
 apogee_test(NAME booster_closed_tree_test SRCS booster/closed_tree_test.cc LAYERS booster)

@@ -3,6 +3,8 @@
 apogee_test(NAME matrix_catalog_test SRCS matrix/catalog_test.cc LAYERS matrix LABELS threads TIMEOUT 300)
 apogee_test(NAME matrix_ignored_test SRCS matrix/ignored_test.cc LAYERS booster
             LIBS apogee_matrix nlohmann_json::nlohmann_json TIMEOUT 300)
+apogee_test(NAME matrix_sabotage_test SRCS matrix/sabotage_test.cc LAYERS booster LIBS apogee_matrix
+            TIMEOUT 300)
 apogee_test(NAME matrix_test SRCS matrix/matrix_test.cc LAYERS booster
             LIBS apogee_matrix nlohmann_json::nlohmann_json TIMEOUT 300)
 set(limit 300)

@@ -12,54 +12,23 @@
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/orthogonal/newton_schulz.h"
 #include "apogee/tests/optim/layerwise_checks.h"
-#include "apogee/tests/support/buffer.h"
-#include "apogee/tests/support/grad_check.h"
+#include "apogee/tests/optim/orthogonal/matrix_run.h"
 #include "apogee/tests/support/says.h"
 
 namespace apogee::optim {
 namespace muon_test {
 
-using autograd::Parameter;
-using autograd::ParameterPtr;
 using ::testing::AllOf;
 using ::testing::DoubleNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
 using testing::RandomTensor;
 using testing::Says;
+using testing::matrices::Matrix;
+using testing::matrices::MatrixRun;
+using testing::matrices::Product;
+using testing::matrices::Transposed;
 using Values = std::vector<double>;
-
-// Row-major matrices by plain loops.
-struct Matrix {
-  int64_t rows, cols;
-  Values x;
-  double& at(int64_t r, int64_t c) { return x[static_cast<size_t>(r * cols + c)]; }
-  double at(int64_t r, int64_t c) const { return x[static_cast<size_t>(r * cols + c)]; }
-};
-
-Matrix Product(const Matrix& a, const Matrix& b) {
-  Matrix c{a.rows, b.cols, Values(static_cast<size_t>(a.rows * b.cols), 0)};
-  for (int64_t i = 0; i < a.rows; ++i) {
-    for (int64_t k = 0; k < a.cols; ++k) {
-      for (int64_t j = 0; j < b.cols; ++j) c.at(i, j) += a.at(i, k) * b.at(k, j);
-    }
-  }
-  return c;
-}
-
-Matrix Transposed(const Matrix& a) {
-  Matrix t{a.cols, a.rows, Values(a.x.size())};
-  for (int64_t i = 0; i < a.rows; ++i) {
-    for (int64_t j = 0; j < a.cols; ++j) t.at(j, i) = a.at(i, j);
-  }
-  return t;
-}
-
-double Norm(const Values& x) {
-  double sum = 0;
-  for (const double v : x) sum += v * v;
-  return std::sqrt(sum);
-}
 
 // X = a X + (b A + c A^2) X with A = X X^T, on the side that is longer or not: both are the same in
 // exact arithmetic.
@@ -118,27 +87,7 @@ TEST(NewtonSchulzTest, MakesRowsOrthogonal) {
   }
 }
 
-// One parameter under an optimizer, with random gradients.
-struct Trained {
-  Trained(const Shape& shape, const MuonOptions& options, const std::string& name = "w",
-          DType dtype = DType::kF64)
-      : context(TestContext()),
-        parameter(std::make_shared<Parameter>(name, RandomTensor(shape, name, context).To(dtype))),
-        optimizer(std::vector<ParameterPtr>{parameter}, options) {}
-  Tensor Gradient(int step) const {
-    return RandomTensor(parameter->shape(), internal::Concat("g", step), context);
-  }
-  void Step(const Tensor& gradient) {
-    optimizer.zero_grad();
-    parameter->AccumulateGrad(gradient.To(parameter->dtype()));
-    optimizer.step();
-  }
-  Values values() const { return parameter->data().ToVector<double>(); }
-
-  ContextPtr context;
-  ParameterPtr parameter;
-  Muon optimizer;
-};
+using Trained = MatrixRun<Muon>;
 
 TEST(MuonTest, IsTheFormula) {
   for (const auto& [rows, cols] : kSizes) {

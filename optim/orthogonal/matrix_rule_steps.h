@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The functions of MatrixRule, for the sources of its rules.
+#ifndef APOGEE_OPTIM_ORTHOGONAL_MATRIX_RULE_STEPS_H_
+#define APOGEE_OPTIM_ORTHOGONAL_MATRIX_RULE_STEPS_H_
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "apogee/core/text/text.h"
+#include "apogee/optim/adam/adam.h"
+#include "apogee/optim/core/make_chunks.h"
+#include "apogee/optim/core/stat_values.h"
+#include "apogee/optim/orthogonal/matrices.h"
+#include "apogee/optim/orthogonal/matrix_rule.h"
+
+namespace apogee::optim {
+
+constexpr int kGatherPhase = 0, kComputePhase = 1, kNumMatrixPhases = 2;
+
+template <typename O>
+bool Batches(const O& options) {
+  if constexpr (requires { options.batch_convolutions; }) return options.batch_convolutions;
+  return false;
+}
+// Of a parameter that is a matrix.
+template <typename O>
+std::vector<MatrixPart> Parts(const ParamView& view, const O& options) {
+  return MatricesIn(view.layout().logical_shape(), options.sections, Batches(options));
+}
+
+// Of AdamW, for parameters that are not matrices.
+template <typename O>
+AdamSettings AdamBeside(const O& o, int64_t step) {
+  AdamSettings settings = AdamWSettings({.lr = o.orthogonalize ? o.adam_scale * o.lr : o.lr,
+                                         .betas = o.adam_betas,
+                                         .eps = o.adam_eps,
+                                         .weight_decay = o.weight_decay,
+                                         .hf_style = o.adam_hf_style},
+                                        step);
+  // Moonlight's decays first.
+  if (settings.decay_kind == DecayKind::kAfter) settings.decay_kind = DecayKind::kBefore;
+  return settings;
+}
+
+// About m n min(m, n).
+inline int64_t Work(const Shape& shape) {
+  if (shape.rank() < 2) return shape.numel();
+  const int64_t rows = shape.rank() == 3 ? shape[1] : shape[0];
+  const int64_t cols = shape.rank() == 3 ? shape[2] : shape.numel() / std::max<int64_t>(rows, 1);
+  return shape.numel() * std::min(rows, cols);
+}
+
+template <typename O>
+OptimizerTraits MatrixRule<O>::traits() {
+  return {.shards = true,
+          .num_stat_phases = kNumMatrixPhases,
+          .of_param = [this](const ParamView& view, int group) {
+            const O& o = this->options(group);
+            if (!IsMatrix(view, o)) return ParamTraits{};
+            const Shape& shape = view.layout().logical_shape();
+            return ParamTraits{.owned_numel = NeedsWhole(view, o) ? Work(shape) : 0};
+          }};
+}
+
+template <typename O>
+void MatrixRule<O>::CheckGroup(const ParamGroup<O>& group, std::vector<std::string>& problems) {
+  const std::vector<int64_t>& sections = group.options.sections;
+  if (!group.options.orthogonalize || sections.empty()) return;
+  const int64_t sum = std::accumulate(sections.begin(), sections.end(), int64_t{0});
+  for (const autograd::ParameterPtr& parameter : group.params) {
+    if (parameter == nullptr || parameter->shape().rank() < 2) continue;
+    if (!group.options.all_matrices && IsTableName(parameter->name())) continue;
+    const int64_t rows = RowsOf(parameter->shape(), Batches(group.options));
+    if (rows != sum) {
+      problems.push_back(internal::Concat("sections have ", sum, " rows together, but \"",
+                                          parameter->name(), "\" ", parameter->shape(), " has ",
+                                          rows));
+    }
+  }
+}
+
+template <typename O>
+void MatrixRule<O>::States(const typename RuleOf<O>::Subject& of,
+                           std::vector<StateSpec>& specs) const {
+  if (IsMatrix(of.view, of.options)) return MatrixStates(of.view, of.options, specs);
+  specs = {{"exp_avg"}, {"exp_avg_sq"}};
+}
+
+template <typename O>
+void MatrixRule<O>::DeclareStats(int phase, std::span<const ActiveParam> params,
+                                 StatBuffer& buffer) {
+  for (const ActiveParam& param : params) {
+    const ParamView& view = *param.view;
+    const O& o = this->options(param.group);
+    if (!Shares(view, o)) continue;
+    if (phase == kGatherPhase) {
+      buffer.AddSums(view, view.layout().logical_shape().numel());
+    } else {
+      buffer.AddFromOwner(view, NumComputed(view, o));
+    }
+  }
+}
+
+template <typename O>
+std::string MatrixRule<O>::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  for (const ActiveParam& param : step.params) {
+    const ParamView& view = *param.view;
+    const O& o = this->options(param.group);
+    if (!Shares(view, o)) continue;
+    const StatBuffer::Entry& entry = *FindEntry(buffer.sum_entries(), &view);
+    const Tensor to = StatSlice(buffer, StatSection::kSums, entry.offset, entry.count);
+    if (phase == kGatherPhase) {
+      AddOwn(view.layout(), Gathered(param, o, step.decision.grad_scale()), to);
+    } else if (view.owned()) {
+      const Tensor computed = Tensor::Zeros(to.shape(), view.compute_dtype(), to.context());
+      Compute(view, o, view.step(), TotalsOf(step.totals[kGatherPhase], view), computed);
+      to.CopyFrom(computed);
+    }
+  }
+  return "";
+}
+
+template <typename O>
+void MatrixRule<O>::Update(const RuleStep& step) {
+  const O& o = this->options(step.group);
+  const double scale = step.decision.grad_scale();
+  std::vector<ActiveParam> others;
+  for (const ActiveParam& param : step.params) {
+    const ParamView& view = *param.view;
+    if (!IsMatrix(view, o)) {
+      others.push_back(param);
+      continue;
+    }
+    Tensor computed;
+    if (Shares(view, o)) {
+      computed = TotalsOf(step.totals[kComputePhase], view);
+    } else if (NeedsWhole(view, o)) {
+      const ContextPtr& context = param.grad.context();
+      computed = Tensor::Zeros({NumComputed(view, o)}, view.compute_dtype(), context,
+                               MemoryCategory::kWorkspace);
+      Compute(view, o, view.step() - 1, Gathered(param, o, scale), computed);
+    }
+    UpdateMatrix(param, o, scale, computed);
+  }
+  if (others.empty()) return;
+  const auto settings = [&](const ActiveParam& p) { return AdamBeside(o, p.view->step()); };
+  RunElements(&OptimKernels::adam, others, step.decision.grad_scale(), settings,
+              {"exp_avg", "exp_avg_sq"});
+}
+
+template <typename O>
+std::string MatrixRule<O>::Note() const {
+  int matrices = 0;
+  std::vector<std::string> tables;
+  this->store().ForEachView([&](const ParamView& view, int group) {
+    if (!view.trainable()) return;
+    if (IsMatrix(view, this->options(group))) {
+      ++matrices;
+    } else if (view.layout().logical_shape().rank() >= 2) {
+      tables.push_back(view.name());
+    }
+  });
+  if (min_rank() > 0) tables.insert(tables.begin(), "vectors");
+  return internal::Concat(kName, ": ", Effect(matrices),
+                          tables.empty() ? "" : "; AdamW trains " + JoinTexts(tables, ", "));
+}
+
+}  // namespace apogee::optim
+
+#endif  // APOGEE_OPTIM_ORTHOGONAL_MATRIX_RULE_STEPS_H_
