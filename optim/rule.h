@@ -81,8 +81,8 @@ class UpdateRule {
   }
   virtual void Update(const RuleStep& step) = 0;
   virtual void On(RuleEvent /*event*/) {}
-  // The averages to evaluate in place of the weights of `view`: this rank's elements, in the compute
-  // dtype. Undefined: the weights themselves. For OptimizerTraits::averages_weights.
+  // The averages to evaluate in place of the weights of `view`: this rank's elements, in the
+  // compute dtype. Undefined: the weights themselves. For OptimizerTraits::averages_weights.
   virtual Tensor Averaged(ParamView& /*view*/, int /*group*/) const { return {}; }
   // A line for people on what becomes of which parameters. "": all are treated alike.
   virtual std::string Note() const { return ""; }
