@@ -21,14 +21,14 @@
 // inner_momentum: grad in the numerator of u is an average with this decay rate, corrected for its
 // start at zero. z begins as the parameter's value at its first update.
 //
-// x is never stored while training goes on. Optimizer::EvaluationWeights and
-// Booster::evaluation_weights put it into the model as long as their handle lives; save_model always
-// writes x. A training checkpoint has y and z, so a resumed run continues with the same bits.
+// x is never stored while training goes on. optim::EvaluationWeights and Booster's
+// evaluation_weights put it into the model as long as their handle lives; save_model always writes
+// x. A training checkpoint has y and z, so a resumed run continues with the same bits.
 //
 // t, lr_max and the sum of weights belong to the group, as in the authors' code. They advance with
 // every step that updates something, also for a parameter whose gradient is absent. A parameter
-// whose first gradient comes late is corrected with the group's t. Do not use a decaying schedule of
-// rates as well; a change of lr is taken into account by lr_max.
+// whose first gradient comes late is corrected with the group's t. Do not use a decaying schedule
+// of rates as well; a change of lr is taken into account by lr_max.
 //
 // States per element: z, exp_avg_sq (8 bytes; SGD 4), with inner_momentum also exp_avg. Groups: k,
 // lr_max, weight_sum, scheduled_lr. Defaults are those of the authors' code.

@@ -87,11 +87,19 @@ bool QlIterate(std::vector<double>& d, std::vector<double>& e, std::vector<doubl
     return x[static_cast<size_t>(i)];
   };
   constexpr int kMaxIterations = 60;
+  // From then on rounding errors of the largest entry count as zeros. In a null space all entries
+  // are such errors, and need not become small beside each other.
+  constexpr int kPatience = 30;
+  double largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max({largest, std::fabs(at(d, i)), std::fabs(at(e, i))});
+  }
   for (int64_t l = 0; l < n; ++l) {
     for (int iteration = 0;; ++iteration) {
       int64_t m = l;
       for (; m + 1 < n; ++m) {
-        const double size = std::fabs(at(d, m)) + std::fabs(at(d, m + 1));
+        const double size =
+            iteration < kPatience ? std::fabs(at(d, m)) + std::fabs(at(d, m + 1)) : largest;
         if (std::fabs(at(e, m)) <= std::numeric_limits<double>::epsilon() * size) break;
       }
       if (m == l) break;

@@ -10,7 +10,7 @@
 //
 // Householder reduction to a tridiagonal matrix, then implicit QL (Golub and Van Loan, 8.3): 2 n^3
 // plus about 6 n^3 operations, always on contiguous rows. There is no tolerance to set: errors are
-// a few rounding units of the largest eigenvalue.
+// a few rounding units of the largest eigenvalue. Matrices of low rank converge, too.
 #ifndef APOGEE_OPTIM_CPU_SYMMETRIC_EIGEN_H_
 #define APOGEE_OPTIM_CPU_SYMMETRIC_EIGEN_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The eigenbases that SOAP rotates into: of a Gram matrix once, then one step of the power iteration
-// at a time.
+// The eigenbases that SOAP rotates into: of a Gram matrix once, then one step of the power
+// iteration at a time.
 //
 //   Tensor q = EigenBasis(gram);                                 // gram [n, n] in f64; columns
 //   RefreshedBasis fresh = Refreshed(average, q);                // average, q [n, n]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The common part of rules that treat matrices as a whole, and train all else by AdamW: Muon, Dion, SOAP.
+// The common part of Muon, Dion and SOAP: matrices as a whole, and AdamW for the rest.
 //
 // If ranks hold parts of a matrix, a step makes two sums over them, however many matrices there
-// are: the whole of it, which ranks need parts of (Gathered), and what its owner (owners.h) makes of
-// that (Compute). The owner is chosen by the work m n min(m, n). Ranks with whole matrices (DDP)
+// are: of the whole of it (Gathered), and of what its owner (owners.h) makes of that
+// (Compute). The owner is chosen by the work m n min(m, n). Ranks with whole matrices (DDP)
 // compute all of them. Until the step ends, every rank holds both buffers.
 //
 // O has the fields of MatrixFields, lr and weight_decay. matrix_rule_steps.h defines the functions.

@@ -29,7 +29,8 @@ NewtonSchulz IterationOf(const MuonOptions& o) {
   return {.coefficients = ValueOrThrow(ParseCoefficients(o.coefficients, o.ns_steps)),
           .eps = o.ns_eps,
           .clamps_norm = o.clamps_norm,
-          .norm_scale = o.norm_scale};
+          .norm_scale = o.norm_scale,
+          .bf16 = o.ns_bf16};
 }
 
 // The gradient's part of the momentum after this step.

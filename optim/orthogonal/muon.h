@@ -56,6 +56,7 @@ struct MuonOptions {
   double ns_eps = 1e-7;
   bool clamps_norm = false;
   double norm_scale = 1;
+  bool ns_bf16 = false;  // iterates in bf16: updates change by 1 to 4 %
   std::string update_scale = "keller";
   bool batch_convolutions = false;
   std::vector<int64_t> sections = {};  // rows of each; empty: one section

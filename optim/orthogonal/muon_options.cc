@@ -37,6 +37,7 @@ std::vector<OptionField<MuonOptions>> MuonOptions::Fields() {
         {"ns_eps", &O::ns_eps, kPositive, "added to the norm of the momentum"},
         {"clamps_norm", &O::clamps_norm, {}, "the norm is at least ns_eps, which is not added"},
         {"norm_scale", &O::norm_scale, kPositive, "multiplies the norm"},
+        {"ns_bf16", &O::ns_bf16, {}, "iterates in bf16; updates change by 1 to 4 %"},
         {"update_scale", &O::update_scale, {}, "of the update: keller, rms, spectral or none"},
         {"normalize_rows", &O::normalize_rows, {}, "NorMuon: divides rows by their mean size"},
         {"beta2", &O::beta2, kDecay, "decay rate of NorMuon's mean squares"}},

@@ -8,7 +8,8 @@
 //
 // With X = G / scale (the transpose of G if m > n), a step is A = X X^T, X = a X + (b A + c A^2) X.
 // Each step has its own triple (a, b, c). Sums of squares are in f64, all else in the tensor's
-// dtype, f32 or f64.
+// dtype, f32 or f64, or with `bf16` in that. X X^T and A A are symmetric; of large matrices only
+// three quarters of them are computed.
 #ifndef APOGEE_OPTIM_ORTHOGONAL_NEWTON_SCHULZ_H_
 #define APOGEE_OPTIM_ORTHOGONAL_NEWTON_SCHULZ_H_
 
@@ -38,6 +39,7 @@ struct NewtonSchulz {
   double eps = 1e-7;
   bool clamps_norm = false;  // scale = max(norm, eps) in place of norm_scale * norm + eps
   double norm_scale = 1;
+  bool bf16 = false;  // iterates in bf16
 };
 
 // `g`: contiguous. Of a zero matrix zeros.

@@ -47,6 +47,8 @@ std::vector<OptimizerChoice> AllOptimizers() {
       {"galore_adamw8bit",
        {{"lr", "0.02"}, {"rank", "3"}, {"clamp_rank", "true"}, {"update_proj_gap", "3"}}},
       {"galore_adafactor", {{"rank", "3"}, {"clamp_rank", "true"}, {"update_proj_gap", "3"}}},
+      // In its bases some gradients are little more than rounding, and a small eps magnifies them.
+      {"soap", {{"lr", "0.1"}, {"eps", "1"}, {"precondition_frequency", "2"}}},
       {"sgd", {{"lr", "0.1"}, {"momentum", "0.9"}, {"weight_decay", "0.01"}}},
   };
   std::vector<OptimizerChoice> all;

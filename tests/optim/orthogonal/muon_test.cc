@@ -67,6 +67,37 @@ TEST(NewtonSchulzTest, IsTheIteration) {
   }
 }
 
+// From 256 rows on, symmetric products are computed in parts.
+TEST(NewtonSchulzTest, LargeMatricesAreTheIterationToo) {
+  const ContextPtr context = TestContext();
+  const Coefficients coefficients = ValueOrThrow(ParseCoefficients("simple", 2));
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{257, 300}, {310, 256}}) {
+    const Tensor x = RandomTensor({rows, cols}, "large", context);
+    const Values values = x.ToVector<double>();
+    const Tensor got = Orthogonalized(x, {.coefficients = coefficients});
+    const Matrix want = ByHand({rows, cols, values}, coefficients, Norm(values) + 1e-7);
+    EXPECT_THAT(got.ToVector<double>(), Pointwise(DoubleNear(1e-10), want.x)) << rows;
+  }
+}
+
+// In bf16 the update is another one, by a few hundredths.
+TEST(NewtonSchulzTest, InBf16) {
+  const ContextPtr context = TestContext();
+  const NewtonSchulz exact{.coefficients = ValueOrThrow(ParseCoefficients("simple", 5))};
+  NewtonSchulz rounded = exact;
+  rounded.bf16 = true;
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const Tensor x = RandomTensor({24, 40}, "rounded", context).To(dtype);
+    const Tensor got = Orthogonalized(x, rounded);
+    EXPECT_EQ(got.dtype(), dtype);
+    Values a = got.ToVector<double>();
+    const Values b = Orthogonalized(x, exact).ToVector<double>();
+    for (size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+    EXPECT_GT(Norm(a), 1e-4 * Norm(b));
+    EXPECT_LT(Norm(a), 0.05 * Norm(b));
+  }
+}
+
 // The singular values of a well-conditioned matrix end near 1: X X^T is near the identity.
 TEST(NewtonSchulzTest, MakesRowsOrthogonal) {
   const ContextPtr context = TestContext();

@@ -88,6 +88,8 @@ TEST(HybridParallelPartsTest, EveryOptimizerOnParts) {
     set("min_8bit_size", "0");
     set("block_size", "64");
     if (name == "zero_one_adam") task.max_norm = 0;  // which it refuses
+    // In its bases some gradients are little more than rounding, and a small eps magnifies them.
+    if (name == "soap") set("eps", "1");
     for (const int zero : {0, 1, 2, 3}) {
       if (zero > 0 && optim::TakesLocalGradients(name)) continue;
       ExpectEqualRuns(task, 2, {.tp_size = 2, .stage = zero});
