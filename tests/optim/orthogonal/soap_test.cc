@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "apogee/optim/adam/adam.h"
+#include "apogee/optim/orthogonal/eigen_basis.h"
 #include "apogee/tests/optim/layerwise_checks.h"
 #include "apogee/tests/optim/orthogonal/matrix_run.h"
 #include "apogee/tests/support/says.h"
@@ -192,6 +193,30 @@ TEST(SoapTest, RoundingDoesNotMoveNullSpaces) {
       EXPECT_THAT(run.values(), Pointwise(DoubleNear(1e-8), other.values()))
           << shape << " every " << frequency;
     }
+  }
+}
+
+// In the null space of the tridiagonal matrix all entries are rounding errors.
+TEST(EigenBasisTest, MatricesOfLowRank) {
+  const ContextPtr context = TestContext();
+  for (int seed = 0; seed < 60; ++seed) {
+    const int64_t n = 64, rank = 15;
+    Values values =
+        RandomTensor({n, rank}, internal::Concat("low", seed), context).ToVector<double>();
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] *= std::pow(0.4, static_cast<double>(i % static_cast<size_t>(rank)));
+    }
+    const Matrix x{n, rank, values};
+    const Matrix gram = Product(x, Transposed(x));
+    const Matrix q{n, n,
+                   EigenBasis(Tensor::FromVector(gram.x, {n, n}, context)).ToVector<double>()};
+    const Matrix diagonal = Product(Transposed(q), Product(gram, q));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < i; ++j) {
+        ASSERT_NEAR(diagonal.at(i, j), 0, 1e-13 * diagonal.at(0, 0)) << seed;
+      }
+    }
+    EXPECT_GT(diagonal.at(rank - 1, rank - 1), 1e-12 * diagonal.at(0, 0));
   }
 }
 
