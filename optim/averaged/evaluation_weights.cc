@@ -25,7 +25,12 @@ EvaluationWeights::EvaluationWeights(Optimizer& optimizer) : optimizer_(optimize
     view.value().CopyFrom(averages[i]);
     if (kept_[i].master.defined()) view.own_master().CopyFrom(averages[i]);
   }
-  listeners.Tell(&StepListener::WeightsReplaced);
+  try {
+    listeners.Tell(&StepListener::WeightsReplaced);
+  } catch (...) {
+    Restore();
+    throw;
+  }
   own_ = optimizer.AddListener(*this);
 }
 
@@ -42,13 +47,17 @@ EvaluationWeights::~EvaluationWeights() {
   }
 }
 
-void EvaluationWeights::PutBack() {
-  StepListeners& listeners = *optimizer_.listeners();
-  listeners.Tell(&StepListener::BeforeWeightsReplaced);
+void EvaluationWeights::Restore() {
   for (const Kept& kept : kept_) {
     kept.view->value().CopyFrom(kept.value);
     if (kept.master.defined()) kept.view->own_master().CopyFrom(kept.master);
   }
+}
+
+void EvaluationWeights::PutBack() {
+  StepListeners& listeners = *optimizer_.listeners();
+  listeners.Tell(&StepListener::BeforeWeightsReplaced);
+  Restore();
   listeners.Tell(&StepListener::WeightsReplaced);
 }
 

@@ -39,6 +39,8 @@ class EvaluationWeights : private StepListener {
   void BeforeStep() override { Refuse("step"); }
   void BeforeWeightsReplaced() override { Refuse("another EvaluationWeights"); }
   [[noreturn]] void Refuse(const char* call) const;
+  // This rank's part, and then everywhere.
+  void Restore();
   void PutBack();
 
   struct Kept {

@@ -28,7 +28,8 @@
 // U, which the owner computes. Only the owner keeps L, Q, m and v.
 //
 // States of a matrix [m, n]: exp_avg, exp_avg_sq, GG0, GG1, Q0, Q1: 8 (m n + m^2 + n^2) bytes on
-// the owner. AdamW and vectors: 8 bytes per element.
+// the owner, which copies those of shards until a step ends. AdamW and vectors: 8 bytes per
+// element.
 #ifndef APOGEE_OPTIM_ORTHOGONAL_SOAP_H_
 #define APOGEE_OPTIM_ORTHOGONAL_SOAP_H_
 

@@ -181,6 +181,25 @@ TEST(ScheduleFreeTest, NoStepWhileTheAveragesAreThere) {
   plain.Step(1);
 }
 
+// A listener that fails, as a gather over ranks may, leaves the weights as they were.
+TEST(ScheduleFreeTest, AFailureOnTheWayInLeavesTheWeights) {
+  struct Fails : StepListener {
+    void WeightsReplaced() override { Throw("the network is gone"); }
+  } fails;
+  Trainee run(Make<ScheduleFreeSgd>({.lr = 0.1}), DType::kBF16, {{3, 5}});
+  run.Step(1);
+  const auto weights = run.Weights();
+  const Vector master = Values(run.optimizer->views()[0].own_master());
+  {
+    const Subscription own = run.optimizer->AddListener(fails);
+    EXPECT_THAT([&] { const EvaluationWeights averages(*run.optimizer); },
+                Says(HasSubstr("the network is gone")));
+  }
+  EXPECT_EQ(run.Weights(), weights);
+  EXPECT_EQ(Values(run.optimizer->views()[0].own_master()), master);
+  run.Step(2);
+}
+
 TEST(ScheduleFreeTest, ASkippedStepLeavesEverything) {
   Trainee run(Make<ScheduleFreeAdamW>({.lr = 0.01, .warmup_steps = 9}), DType::kF32, {{3, 5}, {2}});
   run.Step(1);
