@@ -161,7 +161,7 @@ void DionRule::UpdateMatrix(const ActiveParam& param, const DionOptions& o, doub
   const Tensor caught = Tensor::EmptyLike(update);
   for (const LowRankPart& part : LowRankParts(Parts(view, o), o)) {
     const Tensor p = part.POf(computed), r = part.ROf(computed), q = part.BasisOf(basis);
-    const bool moves = Norm(r) > 0;
+    const bool moves = r.context()->is_dry() || Norm(r) > 0;
     q.CopyFrom(NormalizedColumns(moves ? r : q.Clone(), o.eps));
     part.matrix.Of(caught).CopyFrom(part.Product(p, r));
     if (!moves) continue;
