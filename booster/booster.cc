@@ -73,7 +73,7 @@ void Booster::CheckTrains(const char* what) const {
 
 std::shared_ptr<void> Booster::evaluation_weights() {
   return InCall("evaluation_weights", [&]() -> std::shared_ptr<void> {
-    CheckTrains("evaluation_weights");
+    if (std::shared_ptr<void> open = evaluation_.lock()) return open;
     if (!optimizer_->traits().averages_weights) return nullptr;
     auto weights = std::make_shared<optim::EvaluationWeights>(*optimizer_);
     evaluation_ = weights;
@@ -291,7 +291,7 @@ absl::Status Booster::save_model(const std::string& path, const SaveModelOptions
         "whole model, add the adapter to the model that was quantized (nn::MergedAdapter)");
   }
   return InSave("save_model", [&] {
-    const auto averages = evaluation_.expired() ? evaluation_weights() : nullptr;
+    const auto averages = evaluation_weights();
     return StateFiles(Parts(), *saves_).SaveModel(path, options);
   });
 }
@@ -312,7 +312,7 @@ absl::StatusOr<checkpoint::LoadReport> Booster::load_model(const std::string& pa
 
 absl::Status Booster::save_adapter(const std::string& path, const SaveAdapterOptions& options) {
   return InSave("save_adapter", [&] {
-    const auto averages = evaluation_.expired() ? evaluation_weights() : nullptr;
+    const auto averages = evaluation_weights();
     return StateFiles(Parts(), *saves_).SaveAdapter(*adapters_, path, options);
   });
 }

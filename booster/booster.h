@@ -201,9 +201,9 @@ class Booster : private StepListener {
   //   const auto averages = booster.evaluation_weights();
   //   const Tensor outputs = booster.plugin().Evaluate(boosted.model, batch.inputs);
   //
-  // save_model always writes these weights, and needs no handle. backward, step, training states
-  // and loads throw Error while the handle lives. Collective, between step() and the next backward;
-  // so is the end of the handle.
+  // A further call returns the same handle. save_model and save_adapter need none: they always
+  // write these weights. backward, step, training states and loads throw Error while the handle
+  // lives. Collective, between step() and the next backward; so is the end of the handle.
   [[nodiscard]] std::shared_ptr<void> evaluation_weights();
 
   // Saves everything listed in training_state.h as `folder`/step-NNNNNNNN. Then removes all but the

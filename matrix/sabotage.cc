@@ -28,14 +28,15 @@ class LocalMatrices : public optim::StatReducer {
     const bool matrices = std::ranges::any_of(buffer.sum_entries(), [](const auto& entry) {
       return entry.count > 1 && entry.count >= entry.view->layout().logical_shape().numel();
     });
-    if (matrices && (first_ = !first_)) return;
+    num_sums_ += matrices ? 1 : 0;
+    if (matrices && num_sums_ % 2 == 1) return;
     inner_.Reduce(buffer);
   }
   comm::Group* group() const override { return inner_.group(); }
 
  private:
   optim::GroupStatReducer inner_;
-  bool first_ = false;
+  int num_sums_ = 0;
 };
 
 }  // namespace

@@ -16,12 +16,14 @@
 #include <mutex>
 
 #include "apogee/bench/train_steps.h"
+#include "apogee/core/rng.h"
 #include "apogee/optim/orthogonal/muon.h"
 #include "apogee/optim/orthogonal/newton_schulz.h"
 #include "apogee/plugins/low_level_zero.h"
 #include "apogee/plugins/single_rank.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/ops/matmul.h"
+#include "apogee/tensor/ops/nn.h"
 
 using namespace apogee;
 using namespace apogee::bench;
@@ -39,16 +41,12 @@ double ProcessorSeconds() {
 }
 
 Tensor Random(int64_t rows, int64_t cols, const ContextPtr& context) {
-  std::vector<float> values(static_cast<size_t>(rows * cols));
-  uint32_t state = 1;
-  for (float& value : values) {
-    state = state * 1664525u + 1013904223u;
-    value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
-  }
-  return Tensor::FromVector(values, {rows, cols}, context);
+  Tensor matrix = Tensor::Empty({rows, cols}, DType::kF32, context);
+  ops::FillNormal(matrix, 0, 1, MakeKey(1, "muon_bench"));
+  return matrix;
 }
 
-// Seconds of one Newton-Schulz of every size, and of its products alone.
+// Time of the products alone over that of Newton-Schulz, of one matrix of every size.
 double NewtonSchulzRate(int rounds, int threads) {
   const ContextPtr context = CpuContext({.num_threads = threads});
   std::vector<Tensor> matrices;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// QuantState: what bitsandbytes writes of a weight in 4 bits, as JSON in a tensor of its own. The
-// text may be hostile.
+// QuantState: the description of a weight in 4 bits that bitsandbytes stores beside its codes. It
+// is JSON in a tensor of its own, and may be hostile.
 //
 //   APOGEE_ASSIGN_OR_RETURN(QuantState state, ParseQuantState(json, "\"X.quant_state...\""));
 //   state.shape;                                                 // [out, in] of the weight

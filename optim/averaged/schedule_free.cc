@@ -97,7 +97,7 @@ ScheduleFreeRule<O>::GroupStep ScheduleFreeRule<O>::Next(int group) const {
 }
 
 template <typename O>
-ScheduleFreeSettings ScheduleFreeRule<O>::Settings(int group, const ActiveParam& param) const {
+ScheduleFreeSettings ScheduleFreeRule<O>::Settings(int group) const {
   const O& o = this->options(group);
   const GroupStep next = Next(group);
   const double weight = next.weight_sum == 0 ? 0 : next.weight / next.weight_sum;
@@ -105,7 +105,7 @@ ScheduleFreeSettings ScheduleFreeRule<O>::Settings(int group, const ActiveParam&
                                 .decay = o.weight_decay,
                                 .weight = weight,
                                 .move = next.lr * (1 - o.beta() * (1 - weight)),
-                                .first = param.view->step() == 1};
+                                .first = false};
   if constexpr (kIsAdam<O>) {
     settings.beta2 = o.betas[1];
     settings.eps = o.eps;
@@ -118,7 +118,12 @@ ScheduleFreeSettings ScheduleFreeRule<O>::Settings(int group, const ActiveParam&
 
 template <typename O>
 void ScheduleFreeRule<O>::Update(const RuleStep& step) {
-  const auto settings = [&](const ActiveParam& param) { return Settings(step.group, param); };
+  const ScheduleFreeSettings common = Settings(step.group);
+  const auto settings = [&](const ActiveParam& param) {
+    ScheduleFreeSettings own = common;
+    own.first = param.view->step() == 1;
+    return own;
+  };
   if constexpr (!kIsAdam<O>) {
     RunElements(&OptimKernels::schedule_free_sgd, step.params, step.decision, settings, {"z"});
   } else if (this->options(step.group).inner_momentum == 0) {

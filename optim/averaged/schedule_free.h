@@ -98,7 +98,8 @@ class ScheduleFreeRule : public RuleOf<O> {
     double k, lr, lr_max, weight, weight_sum;
   };
   GroupStep Next(int group) const;
-  ScheduleFreeSettings Settings(int group, const ActiveParam& param) const;
+  // Of all its parameters, but for `first`.
+  ScheduleFreeSettings Settings(int group) const;
 
   std::vector<GroupState> before_;  // of a step that a GPU may yet have skipped
 };

@@ -65,12 +65,13 @@ class MatrixRule : public RuleOf<O> {
 
   // Tensors of fewer dims get AdamW.
   virtual int min_rank() const { return 2; }
-  // For Note: what becomes of `count` matrices.
+  // The first half of Note's line: the effect on `count` matrices.
   virtual std::string Effect(int count) const {
     return internal::Concat("makes the updates of ", count, " matrices orthogonal");
   }
-  // False: the update reads nothing but its element, and UpdateMatrix gets an undefined tensor.
-  virtual bool NeedsWhole(const ParamView& /*view*/, const O& /*options*/) const { return true; }
+  // The work of Compute, for the balance of owners; here the sum of m n min(m, n). 0: the update of
+  // an element reads nothing else, and UpdateMatrix gets an undefined tensor.
+  virtual int64_t Work(const ParamView& view, const O& options) const;
   // The states of a matrix.
   virtual void MatrixStates(const ParamView& view, const O& options,
                             std::vector<StateSpec>& specs) const = 0;
@@ -78,8 +79,8 @@ class MatrixRule : public RuleOf<O> {
   virtual Tensor Gathered(const ActiveParam& param, const O& options, double grad_scale) const = 0;
   // Length of the result of Compute.
   virtual int64_t NumComputed(const ParamView& view, const O& options) const = 0;
-  // What the update needs of the whole tensor, after `earlier` updates. Changes nothing but `to`,
-  // which is zeros; the step may still fail.
+  // Writes the numbers that the update needs of the whole tensor, after `earlier` updates, to `to`,
+  // which is zeros. Changes nothing else of a shard, because the step may still fail.
   virtual void Compute(const ParamView& view, const O& options, int64_t earlier,
                        const Tensor& whole, const Tensor& to) = 0;
   virtual void UpdateMatrix(const ActiveParam& param, const O& options, double grad_scale,
@@ -91,7 +92,7 @@ class MatrixRule : public RuleOf<O> {
            (options.all_matrices || !IsTableName(view.name()));
   }
   bool Shares(const ParamView& view, const O& options) const {
-    return view.sharded() && IsMatrix(view, options) && NeedsWhole(view, options);
+    return view.sharded() && IsMatrix(view, options) && Work(view, options) > 0;
   }
   void States(const typename RuleOf<O>::Subject& of, std::vector<StateSpec>& specs) const override;
 };

@@ -20,15 +20,17 @@ namespace apogee::optim {
 
 constexpr int kGatherPhase = 0, kComputePhase = 1, kNumMatrixPhases = 2;
 
+// The matrices of a parameter. Rules whose options lack batch_convolutions have none: they take
+// tensors of any number of dims.
 template <typename O>
-bool Batches(const O& options) {
-  if constexpr (requires { options.batch_convolutions; }) return options.batch_convolutions;
-  return false;
+std::vector<MatrixPart> Parts(const ParamView& view, const O& o) {
+  return MatricesIn(view.layout().logical_shape(), o.sections, o.batch_convolutions);
 }
-// Of a parameter that is a matrix.
+// The size of the dim that sections split.
 template <typename O>
-std::vector<MatrixPart> Parts(const ParamView& view, const O& options) {
-  return MatricesIn(view.layout().logical_shape(), options.sections, Batches(options));
+int64_t NumRows(const Shape& shape, const O& o) {
+  if constexpr (requires { o.batch_convolutions; }) return RowsOf(shape, o.batch_convolutions);
+  return shape[0];
 }
 
 // Of AdamW, for parameters that are not matrices.
@@ -45,12 +47,15 @@ AdamSettings AdamBeside(const O& o, int64_t step) {
   return settings;
 }
 
-// About m n min(m, n).
-inline int64_t Work(const Shape& shape) {
-  if (shape.rank() < 2) return shape.numel();
-  const int64_t rows = shape.rank() == 3 ? shape[1] : shape[0];
-  const int64_t cols = shape.rank() == 3 ? shape[2] : shape.numel() / std::max<int64_t>(rows, 1);
-  return shape.numel() * std::min(rows, cols);
+template <typename O>
+int64_t MatrixRule<O>::Work(const ParamView& view, const O& options) const {
+  int64_t work = 0;
+  if constexpr (requires { options.batch_convolutions; }) {
+    for (const MatrixPart& part : Parts(view, options)) {
+      work += part.rows * part.cols * std::min(part.rows, part.cols);
+    }
+  }
+  return work;
 }
 
 template <typename O>
@@ -59,9 +64,7 @@ OptimizerTraits MatrixRule<O>::traits() {
           .num_stat_phases = kNumMatrixPhases,
           .of_param = [this](const ParamView& view, int group) {
             const O& o = this->options(group);
-            if (!IsMatrix(view, o)) return ParamTraits{};
-            const Shape& shape = view.layout().logical_shape();
-            return ParamTraits{.owned_numel = NeedsWhole(view, o) ? Work(shape) : 0};
+            return ParamTraits{.owned_numel = IsMatrix(view, o) ? Work(view, o) : 0};
           }};
 }
 
@@ -73,7 +76,7 @@ void MatrixRule<O>::CheckGroup(const ParamGroup<O>& group, std::vector<std::stri
   for (const autograd::ParameterPtr& parameter : group.params) {
     if (parameter == nullptr || parameter->shape().rank() < 2) continue;
     if (!group.options.all_matrices && IsTableName(parameter->name())) continue;
-    const int64_t rows = RowsOf(parameter->shape(), Batches(group.options));
+    const int64_t rows = NumRows(parameter->shape(), group.options);
     if (rows != sum) {
       problems.push_back(internal::Concat("sections have ", sum, " rows together, but \"",
                                           parameter->name(), "\" ", parameter->shape(), " has ",
@@ -137,7 +140,7 @@ void MatrixRule<O>::Update(const RuleStep& step) {
     Tensor computed;
     if (Shares(view, o)) {
       computed = TotalsOf(step.totals[kComputePhase], view);
-    } else if (NeedsWhole(view, o)) {
+    } else if (Work(view, o) > 0) {
       const ContextPtr& context = param.grad.context();
       computed = Tensor::Zeros({NumComputed(view, o)}, view.compute_dtype(), context,
                                MemoryCategory::kWorkspace);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <utility>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
@@ -50,7 +50,7 @@ bool Rotates(const SoapOptions& o, const Shape& shape, int axis) {
 std::vector<RotatedPart> PartsOf(const ParamView& view, const SoapOptions& o) {
   const Shape& whole = view.layout().logical_shape();
   std::vector<int64_t> sections = o.sections;
-  if (sections.empty() || whole.rank() == 0) sections = {whole.rank() == 0 ? 1 : whole[0]};
+  if (sections.empty() || whole.rank() < 2) sections = {whole.rank() == 0 ? 1 : whole[0]};
   std::vector<RotatedPart> parts;
   std::array<int64_t, Shape::kMaxRank> ends{};
   int64_t first = 0;
@@ -117,33 +117,21 @@ void SoapOptions::Check(OptionProblems& problems) const {
   }
 }
 
-void SoapRule::CheckGroup(const ParamGroup<SoapOptions>& group,
-                          std::vector<std::string>& problems) {
-  const std::vector<int64_t>& sections = group.options.sections;
-  if (!group.options.orthogonalize || sections.empty()) return;
-  const int64_t sum = std::accumulate(sections.begin(), sections.end(), int64_t{0});
-  for (const autograd::ParameterPtr& parameter : group.params) {
-    if (parameter == nullptr) continue;
-    const Shape& shape = parameter->shape();
-    if (shape.rank() > 0 && shape[0] == sum) continue;
-    problems.push_back(internal::Concat("sections have ", sum, " rows together, but \"",
-                                        parameter->name(), "\" is ", shape));
-  }
-}
-
 std::string SoapRule::Effect(int count) const {
   return internal::Concat("rotates the moments of ", count, " tensors");
 }
 
-bool SoapRule::NeedsWhole(const ParamView& view, const SoapOptions& options) const {
-  return options.normalize_grads ||
-         std::ranges::any_of(PartsOf(view, options),
-                             [](const RotatedPart& part) { return !part.axes.empty(); });
+int64_t SoapRule::Work(const ParamView& view, const SoapOptions& options) const {
+  int64_t work = options.normalize_grads ? view.layout().logical_shape().numel() : 0;
+  for (const RotatedPart& part : PartsOf(view, options)) {
+    for (const RotatedAxis& axis : part.axes) work += part.shape.numel() * axis.size;
+  }
+  return work;
 }
 
 void SoapRule::MatrixStates(const ParamView& view, const SoapOptions& options,
                             std::vector<StateSpec>& specs) const {
-  if (!NeedsWhole(view, options)) {
+  if (Work(view, options) == 0) {
     specs = {{kFirst}, {kSecond}};
     return;
   }
@@ -176,10 +164,11 @@ int64_t SoapRule::NumComputed(const ParamView& view, const SoapOptions& /*option
 void SoapRule::Compute(const ParamView& view, const SoapOptions& o, int64_t earlier,
                        const Tensor& whole, const Tensor& to) {
   const autograd::NoGradGuard no_grad;
-  std::map<std::string, Tensor>& states = moved_[&view];
-  states.clear();
+  // Of a shard this is a statistic, and the step may still fail.
+  std::map<std::string, Tensor> states;
   for (const NamedState& state : view.states()) {
-    states[state.name] = state.value.View({state.value.numel()}).Clone(MemoryCategory::kWorkspace);
+    const Tensor flat = state.value.View({state.value.numel()});
+    states[state.name] = view.sharded() ? flat.Clone(MemoryCategory::kWorkspace) : flat;
   }
   const double b = o.shampoo_beta < 0 ? o.betas[1] : o.shampoo_beta;
   const auto t = static_cast<double>(earlier);
@@ -231,6 +220,7 @@ void SoapRule::Compute(const ParamView& view, const SoapOptions& o, int64_t earl
     const double rms = std::sqrt(squares / static_cast<double>(to.numel()));
     to.CopyFrom(ops::Scale(to, 1 / (1e-30 + rms)));
   }
+  if (view.sharded()) moved_[&view] = std::move(states);
 }
 
 void SoapRule::UpdateMatrix(const ActiveParam& param, const SoapOptions& o, double grad_scale,
@@ -249,13 +239,13 @@ void SoapRule::UpdateMatrix(const ActiveParam& param, const SoapOptions& o, doub
   if (computed.defined()) {
     return ApplyUpdate(param, OwnOf(view, computed), o.lr, decay, DecayKind::kAfter);
   }
-  AdamSettings settings = AdamWSettings({.lr = o.lr,
-                                         .betas = o.betas,
-                                         .eps = o.eps,
-                                         .weight_decay = o.weight_decay,
-                                         .correct_bias = o.correct_bias,
-                                         .hf_style = true},
-                                        earlier);
+  const AdamSettings settings = AdamWSettings({.lr = o.lr,
+                                               .betas = o.betas,
+                                               .eps = o.eps,
+                                               .weight_decay = o.weight_decay,
+                                               .correct_bias = o.correct_bias,
+                                               .hf_style = true},
+                                              earlier);
   RunElements(&OptimKernels::adam, {&param, 1}, GradFactor(grad_scale), settings,
               {kFirst, kSecond});
 }

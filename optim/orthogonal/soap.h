@@ -18,8 +18,8 @@
 //   m is rotated back out of the old bases and into the new ones
 // b is shampoo_beta, or beta2 if that is negative; t counts updates after the first one. With
 // one_sided only the smallest dim of a tensor has a basis. A tensor of one dim has none, but for
-// precondition_1d, and gets Adam as above. `sections` splits the first dim into tensors of their
-// own.
+// precondition_1d, and gets Adam as above. `sections` splits the first dim of all others into
+// tensors of their own.
 //
 // Where L_i is singular, its null space has no eigenvectors of its own. eigen_basis.h chooses a
 // basis that rounding does not move; the authors' code leaves it to rounding errors.
@@ -72,13 +72,10 @@ class SoapRule : public MatrixRule<SoapOptions> {
  public:
   explicit SoapRule(std::vector<SoapOptions> groups) : MatrixRule(std::move(groups)) {}
 
-  // Problems of the sections with the tensors of a group.
-  static void CheckGroup(const ParamGroup<SoapOptions>& group, std::vector<std::string>& problems);
-
  protected:
   int min_rank() const override { return 0; }
   std::string Effect(int count) const override;
-  bool NeedsWhole(const ParamView& view, const SoapOptions& options) const override;
+  int64_t Work(const ParamView& view, const SoapOptions& options) const override;
   void MatrixStates(const ParamView& view, const SoapOptions& options,
                     std::vector<StateSpec>& specs) const override;
   // G
@@ -92,7 +89,7 @@ class SoapRule : public MatrixRule<SoapOptions> {
                     const Tensor& computed) override;
 
  private:
-  // The states that Compute has made, until the update.
+  // The states that Compute has made for shards, until the update.
   std::map<const ParamView*, std::map<std::string, Tensor>> moved_;
 };
 using Soap = OptimizerOf<SoapRule>;

@@ -185,7 +185,7 @@ TEST(EvaluationWeightsTest, TheHandleForbidsTraining) {
         const auto says = Says(HasSubstr("destroy the handle of evaluation_weights first"));
         EXPECT_THAT([&] { run.Step(); }, says);
         EXPECT_THAT([&] { run.boosted->optimizer.step(); }, says);
-        EXPECT_THAT([&] { std::ignore = run.booster.evaluation_weights(); }, says);
+        EXPECT_EQ(run.booster.evaluation_weights(), averages);  // as a nested function may ask
         EXPECT_THAT(
             [&] { std::ignore = run.booster.save_training_state(folder / "run", {.step = 1}); },
             says);

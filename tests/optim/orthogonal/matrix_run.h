@@ -7,6 +7,9 @@
 #ifndef APOGEE_TESTS_OPTIM_ORTHOGONAL_MATRIX_RUN_H_
 #define APOGEE_TESTS_OPTIM_ORTHOGONAL_MATRIX_RUN_H_
 
+#include <gtest/gtest.h>
+
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -68,6 +71,22 @@ struct MatrixRun {
   ParameterPtr parameter;
   Opt optimizer;
 };
+
+// A skipped step leaves weights and states as they were: the run goes on as one without it.
+template <typename Opt>
+void CheckOverflow(const typename Opt::Options& options) {
+  MatrixRun<Opt> run({5, 4}, options), other({5, 4}, options);
+  for (int step = 0; step < 5; ++step) {
+    run.Step(run.Gradient(step));
+    other.Step(other.Gradient(step));
+    if (step != 2) continue;
+    const Tensor bad = run.Gradient(9);
+    bad.Slice(0, 2, 1).Fill(std::numeric_limits<double>::infinity());
+    run.Step(bad);
+    EXPECT_TRUE(run.optimizer.last_step().skip);
+  }
+  EXPECT_EQ(run.values(), other.values());
+}
 
 }  // namespace apogee::testing::matrices
 

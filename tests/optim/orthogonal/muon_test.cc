@@ -7,7 +7,6 @@
 #include <gmock/gmock-matchers.h>
 
 #include <cmath>
-#include <limits>
 
 #include "apogee/optim/adam/adam.h"
 #include "apogee/optim/orthogonal/newton_schulz.h"
@@ -24,6 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::Pointwise;
 using testing::RandomTensor;
 using testing::Says;
+using testing::matrices::CheckOverflow;
 using testing::matrices::Matrix;
 using testing::matrices::MatrixRun;
 using testing::matrices::Product;
@@ -237,20 +237,19 @@ TEST(MuonTest, TheRestIsAdamW) {
 }
 
 TEST(MuonTest, AnOverflowLeavesEverythingAsItWas) {
-  for (const bool normalize : {false, true}) {
-    Trained run({5, 4}, {.normalize_rows = normalize}),
-        other({5, 4}, {.normalize_rows = normalize});
-    for (int step = 0; step < 4; ++step) {
-      run.Step(run.Gradient(step));
-      other.Step(other.Gradient(step));
-      if (step != 1) continue;
-      const Tensor bad = run.Gradient(9);
-      bad.Slice(0, 2, 1).Fill(std::numeric_limits<double>::infinity());
-      run.Step(bad);
-      EXPECT_TRUE(run.optimizer.last_step().skip);
-    }
-    EXPECT_EQ(run.values(), other.values());
-  }
+  for (const bool normalize : {false, true}) CheckOverflow<Muon>({.normalize_rows = normalize});
+}
+
+// A checkpoint has every option: a run of another preset goes on with those of the checkpoint.
+TEST(MuonTest, ACheckpointBringsItsPreset) {
+  Trained torch({5, 4}, MuonOptions::Torch()), moonlight({5, 4}, MuonOptions::Moonlight());
+  torch.Step(torch.Gradient(0));
+  moonlight.parameter->data().CopyFrom(torch.parameter->data());
+  OkOrThrow(moonlight.optimizer.load_state_dict(torch.optimizer.state_dict()));
+  EXPECT_EQ(moonlight.optimizer.group_options(0), torch.optimizer.group_options(0));
+  torch.Step(torch.Gradient(1));
+  moonlight.Step(moonlight.Gradient(1));
+  EXPECT_EQ(moonlight.values(), torch.values());
 }
 
 // A zero gradient moves by the old momentum; zeros from the start move nothing.
