@@ -69,6 +69,9 @@ class MatrixRule : public RuleOf<O> {
   virtual std::string Effect(int count) const {
     return internal::Concat("makes the updates of ", count, " matrices orthogonal");
   }
+  // Whether the rule has its own sums over ranks for a matrix. UpdateMatrix then gets an undefined
+  // tensor.
+  virtual bool HasOwnSums(const ParamView& /*view*/, const O& /*options*/) const { return false; }
   // The work of Compute, for the balance of owners; here the sum of m n min(m, n). 0: the update of
   // an element reads nothing else, and UpdateMatrix gets an undefined tensor.
   virtual int64_t Work(const ParamView& view, const O& options) const;
@@ -86,13 +89,15 @@ class MatrixRule : public RuleOf<O> {
   virtual void UpdateMatrix(const ActiveParam& param, const O& options, double grad_scale,
                             const Tensor& computed) = 0;
 
- private:
   bool IsMatrix(const ParamView& view, const O& options) const {
     return options.orthogonalize && view.layout().logical_shape().rank() >= min_rank() &&
            (options.all_matrices || !IsTableName(view.name()));
   }
+
+ private:
   bool Shares(const ParamView& view, const O& options) const {
-    return view.sharded() && IsMatrix(view, options) && Work(view, options) > 0;
+    return view.sharded() && IsMatrix(view, options) && Work(view, options) > 0 &&
+           !HasOwnSums(view, options);
   }
   void States(const typename RuleOf<O>::Subject& of, std::vector<StateSpec>& specs) const override;
 };

@@ -18,7 +18,8 @@
 
 namespace apogee::optim {
 
-constexpr int kGatherPhase = 0, kComputePhase = 1, kNumMatrixPhases = 2;
+// A phase without numbers costs nothing. Muon's own sums begin with the first one.
+constexpr int kFirstPhase = 0, kGatherPhase = 1, kComputePhase = 2, kNumMatrixPhases = 3;
 
 // The matrices of a parameter. Rules whose options lack batch_convolutions have none: they take
 // tensors of any number of dims.
@@ -64,7 +65,8 @@ OptimizerTraits MatrixRule<O>::traits() {
           .num_stat_phases = kNumMatrixPhases,
           .of_param = [this](const ParamView& view, int group) {
             const O& o = this->options(group);
-            return ParamTraits{.owned_numel = IsMatrix(view, o) ? Work(view, o) : 0};
+            const bool is_owned = IsMatrix(view, o) && !HasOwnSums(view, o);
+            return ParamTraits{.owned_numel = is_owned ? Work(view, o) : 0};
           }};
 }
 
@@ -95,6 +97,7 @@ void MatrixRule<O>::States(const typename RuleOf<O>::Subject& of,
 template <typename O>
 void MatrixRule<O>::DeclareStats(int phase, std::span<const ActiveParam> params,
                                  StatBuffer& buffer) {
+  if (phase != kGatherPhase && phase != kComputePhase) return;
   for (const ActiveParam& param : params) {
     const ParamView& view = *param.view;
     const O& o = this->options(param.group);
@@ -109,6 +112,7 @@ void MatrixRule<O>::DeclareStats(int phase, std::span<const ActiveParam> params,
 
 template <typename O>
 std::string MatrixRule<O>::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  if (phase != kGatherPhase && phase != kComputePhase) return "";
   for (const ActiveParam& param : step.params) {
     const ParamView& view = *param.view;
     const O& o = this->options(param.group);
@@ -140,7 +144,7 @@ void MatrixRule<O>::Update(const RuleStep& step) {
     Tensor computed;
     if (Shares(view, o)) {
       computed = TotalsOf(step.totals[kComputePhase], view);
-    } else if (Work(view, o) > 0) {
+    } else if (Work(view, o) > 0 && !HasOwnSums(view, o)) {
       const ContextPtr& context = param.grad.context();
       computed = Tensor::Zeros({NumComputed(view, o)}, view.compute_dtype(), context,
                                MemoryCategory::kWorkspace);
@@ -156,18 +160,23 @@ void MatrixRule<O>::Update(const RuleStep& step) {
 
 template <typename O>
 std::string MatrixRule<O>::Note() const {
-  int matrices = 0;
+  int matrices = 0, owned = 0, summed = 0;
   std::vector<std::string> tables;
   this->store().ForEachView([&](const ParamView& view, int group) {
     if (!view.trainable()) return;
     if (IsMatrix(view, this->options(group))) {
       ++matrices;
+      owned += Shares(view, this->options(group)) ? 1 : 0;
+      summed += HasOwnSums(view, this->options(group)) ? 1 : 0;
     } else if (view.layout().logical_shape().rank() >= 2) {
       tables.push_back(view.name());
     }
   });
   if (min_rank() > 0) tables.insert(tables.begin(), "vectors");
-  return internal::Concat(kName, ": ", Effect(matrices),
+  std::string ways;
+  if (owned > 0) ways += internal::Concat("; one rank computes each of ", owned, " for the others");
+  if (summed > 0) ways += internal::Concat("; ranks sum products of their parts of ", summed);
+  return internal::Concat(kName, ": ", Effect(matrices), ways,
                           tables.empty() ? "" : "; AdamW trains " + JoinTexts(tables, ", "));
 }
 

@@ -18,21 +18,6 @@ constexpr const char* kMomentum = "momentum_buffer";
 constexpr const char* kRowVariance = "row_variance";
 constexpr double kRowEps = 1e-8;
 
-double ScaleOf(const std::string& name, int64_t rows, int64_t cols) {
-  const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
-  if (name == "rms") return 0.2 * std::sqrt(std::max(m, n));
-  if (name == "spectral") return std::sqrt(m / n);
-  return name == "keller" ? std::sqrt(std::max(1.0, m / n)) : 1;
-}
-
-NewtonSchulz IterationOf(const MuonOptions& o) {
-  return {.coefficients = ValueOrThrow(ParseCoefficients(o.coefficients, o.ns_steps)),
-          .eps = o.ns_eps,
-          .clamps_norm = o.clamps_norm,
-          .norm_scale = o.norm_scale,
-          .bf16 = o.ns_bf16};
-}
-
 // The gradient's part of the momentum after this step.
 double ShareOf(const MuonOptions& o, double grad_scale) {
   return grad_scale * (o.average ? 1 - o.momentum : 1);
@@ -101,7 +86,7 @@ int64_t MuonRule::NumComputed(const ParamView& view, const MuonOptions& options)
 
 void MuonRule::Compute(const ParamView& view, const MuonOptions& options, int64_t /*earlier*/,
                        const Tensor& whole, const Tensor& to) {
-  const NewtonSchulz iteration = IterationOf(options);
+  const NewtonSchulz iteration = options.Iteration();
   const int64_t numel = view.layout().logical_shape().numel();
   const Tensor variance = view.state(kRowVariance);
   if (variance.defined()) to.Slice(0, numel, variance.numel()).CopyFrom(variance);
@@ -112,7 +97,7 @@ void MuonRule::Compute(const ParamView& view, const MuonOptions& options, int64_
           NormalizedRows(direction, options.beta2, to.Slice(0, numel + part.first_row, part.rows));
     }
     part.Of(to).CopyFrom(
-        ops::Scale(direction, ScaleOf(options.update_scale, part.rows, part.cols)));
+        ops::Scale(direction, options.ScaleOf(part.rows, part.cols)));
   }
 }
 
@@ -125,7 +110,8 @@ void MuonRule::UpdateMatrix(const ActiveParam& param, const MuonOptions& o, doub
   const Tensor next = NextMomentum(o, param, grad_scale);
   Flat(view.state(kMomentum), next.numel()).CopyFrom(next);
   if (view.layout().local_numel() == 0) return;
-  const Tensor update = OwnOf(view, computed.Slice(0, 0, numel));
+  const Tensor update = computed.defined() ? OwnOf(view, computed.Slice(0, 0, numel))
+                                           : UpdateFromSums(view, o);
   const double decay = o.lr * o.weight_decay;
   if (o.cautious_decay && decay > 0) DecayCautiously(param, update, decay);
   ApplyUpdate(param, update, o.lr, o.cautious_decay ? 0 : decay, DecayKind::kBefore);

@@ -25,10 +25,14 @@
 // orthogonalize = false get AdamW (optim/adam/adam.h) with adam_betas, adam_eps and weight_decay.
 // Its rate is adam_scale * lr, in these groups lr.
 //
-// Several ranks. If ranks hold parts of a matrix, two sums over them are made in a step, however
-// many matrices there are: of U, and of O, which its owner (owners.h) computes. The owner of a
-// matrix is chosen by the work of NS. Every rank holds both buffers until the step ends: 8 bytes
-// per element of all matrices. Ranks with whole matrices (DDP) compute all of them.
+// Several ranks. Ranks with whole matrices (DDP) compute all of them. If ranks hold parts of a
+// matrix, one of two ways is taken, and note() says for how many matrices:
+//   owner  Two sums over the ranks: of U, and of O, which its owner (owners.h) computes. Owners are
+//          chosen by the work of NS. Every rank holds both until the step ends, 8 bytes per element.
+//   sums   ns_steps sums of products of the parts (gram_sums.h), and one maximum. If the longer dim
+//          is cut (tensor parallelism), this costs less (GramCostsLess), ns_steps is at most 5,
+//          and neither ns_bf16 nor normalize_rows is set.
+// Numbers of all matrices travel together, so a step has at most six messages.
 //
 // States: momentum_buffer, 4 bytes per element; NorMuon also row_variance, 4 bytes per row.
 // AdamW: exp_avg and exp_avg_sq, 8 bytes per element.
@@ -36,6 +40,9 @@
 #define APOGEE_OPTIM_ORTHOGONAL_MUON_H_
 
 #include <array>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +50,10 @@
 #include "apogee/optim/orthogonal/matrix_rule.h"
 
 namespace apogee::optim {
+
+class GramIteration;
+struct GramParts;
+struct NewtonSchulz;
 
 struct MuonOptions {
   double lr = 0.02;
@@ -82,13 +93,23 @@ struct MuonOptions {
   static MuonOptions NorMuon();
   static std::vector<OptionField<MuonOptions>> Fields();
   void Check(OptionProblems& problems) const;
+  NewtonSchulz Iteration() const;
+  // `scale` above, for a matrix of these sizes.
+  double ScaleOf(int64_t rows, int64_t cols) const;
 };
 
 class MuonRule : public MatrixRule<MuonOptions> {
  public:
-  explicit MuonRule(std::vector<MuonOptions> groups) : MatrixRule(std::move(groups)) {}
+  explicit MuonRule(std::vector<MuonOptions> groups);
+  ~MuonRule() override;
+
+  OptimizerTraits traits() override;
+  void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
+  std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
+  void Update(const RuleStep& step) override;
 
  protected:
+  bool HasOwnSums(const ParamView& view, const MuonOptions& options) const override;
   void MatrixStates(const ParamView& view, const MuonOptions& options,
                     std::vector<StateSpec>& specs) const override;
   // U
@@ -100,6 +121,15 @@ class MuonRule : public MatrixRule<MuonOptions> {
                const Tensor& whole, const Tensor& to) override;
   void UpdateMatrix(const ActiveParam& param, const MuonOptions& options, double grad_scale,
                     const Tensor& computed) override;
+
+ private:
+  // scale O of this rank's elements, after the last sum.
+  Tensor UpdateFromSums(const ParamView& view, const MuonOptions& options);
+  // The parts of a matrix whose ranks sum products; nothing for any other parameter.
+  std::optional<GramParts> GramPartsOf(const ParamView& view, const MuonOptions& options) const;
+
+  // Of the step that goes on.
+  std::map<const ParamView*, std::unique_ptr<GramIteration>> iterations_;
 };
 using Muon = OptimizerOf<MuonRule>;
 extern template class OptimizerOf<MuonRule>;

@@ -3,6 +3,7 @@
 // The options of Muon and its presets.
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "apogee/core/text/text.h"
 #include "apogee/optim/orthogonal/muon.h"
@@ -54,6 +55,21 @@ void MuonOptions::Check(OptionProblems& problems) const {
   if (clamps_norm && norm_scale != 1) {
     problems.Add("norm_scale has no effect with clamps_norm; leave one of the two out");
   }
+}
+
+NewtonSchulz MuonOptions::Iteration() const {
+  return {.coefficients = ValueOrThrow(ParseCoefficients(coefficients, ns_steps)),
+          .eps = ns_eps,
+          .clamps_norm = clamps_norm,
+          .norm_scale = norm_scale,
+          .bf16 = ns_bf16};
+}
+
+double MuonOptions::ScaleOf(int64_t rows, int64_t cols) const {
+  const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
+  if (update_scale == "rms") return 0.2 * std::sqrt(std::max(m, n));
+  if (update_scale == "spectral") return std::sqrt(m / n);
+  return update_scale == "keller" ? std::sqrt(std::max(1.0, m / n)) : 1;
 }
 
 MuonOptions MuonOptions::Torch() { return {.lr = 1e-3, .weight_decay = 0.1, .clamps_norm = true}; }

@@ -58,28 +58,8 @@ Coefficients Spread(const Coefficients& triples, int64_t steps, bool cycles) {
   return spread;
 }
 
-double FrobeniusNorm(const Tensor& x) {
-  NormChunk chunk{x.raw(), x.dtype(), x.numel(), 0};
-  const DeviceContext& context = *x.context();
-  OptimKernelsFor(context).grad_norm(context, {NormKind::kL2, std::span(&chunk, 1)});
-  return std::sqrt(chunk.result);
-}
-
 // Smaller matrices take longer in parts than as one product.
 constexpr int64_t kLeastHalved = 256;
-
-// x x^T. Of large matrices the lower left quarter is copied, which saves a quarter of the work.
-Tensor SymmetricProduct(const Tensor& x) {
-  const int64_t n = x.size(0), half = n / 2;
-  if (n < kLeastHalved) return ops::MatMul(x, x, {.b_trans = true});
-  const Tensor low = x.Slice(0, half, n - half);
-  const Tensor result = Tensor::Empty({n, n}, x.dtype(), x.context(), MemoryCategory::kWorkspace);
-  const Tensor top = result.Slice(0, 0, half), bottom = result.Slice(0, half, n - half);
-  std::ignore = ops::MatMul(x.Slice(0, 0, half), x, {.b_trans = true, .out = top});
-  bottom.Slice(1, half, n - half).CopyFrom(ops::MatMul(low, low, {.b_trans = true}));
-  bottom.Slice(1, 0, half).CopyFrom(top.Slice(1, half, n - half).Transpose(0, 1));
-  return result;
-}
 
 }  // namespace
 
@@ -113,21 +93,45 @@ absl::StatusOr<Coefficients> ParseCoefficients(const std::string& text, int64_t 
   return Spread(triples, steps, /*cycles=*/false);
 }
 
+double FrobeniusNorm(const Tensor& x) {
+  NormChunk chunk{x.raw(), x.dtype(), x.numel(), 0};
+  const DeviceContext& context = *x.context();
+  OptimKernelsFor(context).grad_norm(context, {NormKind::kL2, std::span(&chunk, 1)});
+  return std::sqrt(chunk.result);
+}
+
+// Of large matrices the lower left quarter is copied, which saves a quarter of the work.
+Tensor SymmetricProduct(const Tensor& x) {
+  const int64_t n = x.size(0), half = n / 2;
+  if (n < kLeastHalved) return ops::MatMul(x, x, {.b_trans = true});
+  const Tensor low = x.Slice(0, half, n - half);
+  const Tensor result = Tensor::Empty({n, n}, x.dtype(), x.context(), MemoryCategory::kWorkspace);
+  const Tensor top = result.Slice(0, 0, half), bottom = result.Slice(0, half, n - half);
+  std::ignore = ops::MatMul(x.Slice(0, 0, half), x, {.b_trans = true, .out = top});
+  bottom.Slice(1, half, n - half).CopyFrom(ops::MatMul(low, low, {.b_trans = true}));
+  bottom.Slice(1, 0, half).CopyFrom(top.Slice(1, half, n - half).Transpose(0, 1));
+  return result;
+}
+
+Tensor Advanced(const Tensor& x, const Tensor& gram, const std::array<double, 3>& triple) {
+  const auto& [a, b, c] = triple;
+  const Tensor square = SymmetricProduct(gram);  // gram is symmetric
+  ops::Accumulate(square, gram, b, c);
+  const Tensor next = ops::MatMul(square, x);
+  ops::Accumulate(next, x, a);
+  return next;
+}
+
+double NewtonSchulz::Divisor(double norm) const {
+  return clamps_norm ? std::max(norm, eps) : norm_scale * norm + eps;
+}
+
 Tensor Orthogonalized(const Tensor& g, const NewtonSchulz& settings) {
   const bool tall = g.size(0) > g.size(1);
-  const double norm = FrobeniusNorm(g);
-  const double scale = settings.clamps_norm ? std::max(norm, settings.eps)
-                                            : settings.norm_scale * norm + settings.eps;
-  Tensor x = ops::Scale(tall ? g.Transpose(0, 1).Contiguous() : g, 1 / scale,
+  Tensor x = ops::Scale(tall ? g.Transpose(0, 1).Contiguous() : g,
+                        1 / settings.Divisor(FrobeniusNorm(g)),
                         settings.bf16 ? DType::kBF16 : g.dtype());
-  for (const auto& [a, b, c] : settings.coefficients) {
-    const Tensor gram = SymmetricProduct(x);
-    const Tensor square = SymmetricProduct(gram);  // gram is symmetric
-    ops::Accumulate(square, gram, b, c);
-    const Tensor next = ops::MatMul(square, x);
-    ops::Accumulate(next, x, a);
-    x = next;
-  }
+  for (const auto& triple : settings.coefficients) x = Advanced(x, SymmetricProduct(x), triple);
   if (tall) x = x.Transpose(0, 1).Contiguous();
   return x.To(g.dtype());
 }

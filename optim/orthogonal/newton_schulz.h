@@ -40,10 +40,19 @@ struct NewtonSchulz {
   bool clamps_norm = false;  // scale = max(norm, eps) in place of norm_scale * norm + eps
   double norm_scale = 1;
   bool bf16 = false;  // iterates in bf16
+  // What a matrix of this norm is divided by.
+  double Divisor(double norm) const;
 };
 
 // `g`: contiguous. Of a zero matrix zeros.
 Tensor Orthogonalized(const Tensor& g, const NewtonSchulz& settings);
+
+// Its parts, for matrices that no rank holds whole (gram_sums.h). X is contiguous, [m, n].
+double FrobeniusNorm(const Tensor& x);
+// X X^T
+Tensor SymmetricProduct(const Tensor& x);
+// a X + (b A + c A^2) X
+Tensor Advanced(const Tensor& x, const Tensor& gram, const std::array<double, 3>& triple);
 
 }  // namespace apogee::optim
 

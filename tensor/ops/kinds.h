@@ -7,6 +7,8 @@
 #ifndef APOGEE_TENSOR_OPS_KINDS_H_
 #define APOGEE_TENSOR_OPS_KINDS_H_
 
+#include <cstdint>
+
 namespace apogee {
 
 // kMax and kMin give NaN if an operand is NaN. The comparisons give a mask: u8, 1 or 0.
