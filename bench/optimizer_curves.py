@@ -15,6 +15,7 @@ context, 254,592 parameters. It trains on the default text, 512 bytes per step, 
 import argparse
 import concurrent.futures
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -24,6 +25,7 @@ import tempfile
 MODEL = "--layers 2 --heads 4 --dim 96 --block 64 --batch 8 --sample 0 --log-every 100000 --threads 1".split()
 STEPS, TIMED_STEPS, SEEDS, FACTORS = 300, 40, (1, 2, 3), (0.4, 1, 2.5)
 WINDOW = 10  # steps per point of a curve
+BEGIN, END = "<!-- curves: begin -->", "<!-- curves: end -->"
 
 CONSTANT = ["--schedule", "constant", "--optim.warmup_steps=30"]
 FREEZE = ["--optim.freeze_step=100"]
@@ -134,6 +136,91 @@ def time(args):
         print(name, results[name]["step_over_adamw"], results[name]["state_bytes_per_parameter"], flush=True)
 
 
+# Lines of the pictures: the others differ little from one of these.
+DRAWN = {
+    "adamw": "#1f5fbf",
+    "muon": "#d1342f",
+    "normuon": "#e58a1f",
+    "soap": "#2b8a3e",
+    "dion": "#8c5a2b",
+    "schedule_free_adamw": "#7b3fb5",
+    "lion": "#0b9aa0",
+    "adafactor": "#c2307f",
+    "lamb": "#6b7a12",
+    "galore_adamw": "#4f6d8f",
+    "scaled_adam": "#b08900",
+    "sgd": "#555555",
+}
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 480, 60, 190, 46, 46
+
+
+def picture(title, x_label, lines):
+    """lines: name -> [(x, loss)]. Axes from the data; names at the ends, moved apart."""
+    x_end = max(points[-1][0] for points in lines.values())
+    losses = [loss for points in lines.values() for _, loss in points]
+    low, high = min(losses) - 0.05, min(max(losses), 4.0)
+    x_of = lambda x: LEFT + (WIDTH - LEFT - RIGHT) * x / x_end
+    y_of = lambda y: TOP + (HEIGHT - TOP - BOTTOM) * (high - min(y, high)) / (high - low)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="26" font-size="15">{title}</text>',
+    ]
+    tick = 10 ** math.floor(math.log10(x_end / 3))
+    tick *= next(m for m in (1, 2, 5, 10) if x_end / (tick * m) <= 7)
+    for i in range(int(x_end / tick) + 1):
+        x = x_of(i * tick)
+        out.append(f'<line x1="{x:.0f}" y1="{TOP}" x2="{x:.0f}" y2="{HEIGHT - BOTTOM}" stroke="#e4e4e4"/>')
+        out.append(f'<text x="{x:.0f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{i * tick:g}</text>')
+    for i in range(math.ceil(low * 4), math.floor(high * 4) + 1):
+        out.append(f'<line x1="{LEFT}" y1="{y_of(i / 4):.1f}" x2="{WIDTH - RIGHT}" y2="{y_of(i / 4):.1f}" stroke="#e4e4e4"/>')
+        out.append(f'<text x="{LEFT - 8}" y="{y_of(i / 4) + 4:.1f}" text-anchor="end">{i / 4:g}</text>')
+    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{x_label}</text>')
+    label_y = TOP - 8
+    for name, points in sorted(lines.items(), key=lambda line: -line[1][-1][1]):
+        path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
+        color = DRAWN[name]
+        out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>')
+        label_y = max(label_y + 15, y_of(points[-1][1]) + 4)
+        end_x, end_y, name_x = x_of(points[-1][0]), y_of(points[-1][1]), WIDTH - RIGHT + 22
+        out.append(f'<polyline points="{end_x:.0f},{end_y:.1f} {name_x - 4},{label_y - 4:.1f}" fill="none" stroke="{color}" stroke-width="0.7"/>')
+        out.append(f'<text x="{name_x}" y="{label_y:.1f}" fill="{color}">{name} {points[-1][1]:.2f}</text>')
+    return "\n".join(out + ["</svg>"]) + "\n"
+
+
+def draw(args):
+    results = load(args.results)
+    docs = args.results.resolve().parent
+    curves = {name: results[name]["rates"][best(results[name])]["curve"] for name in DRAWN}
+    steps = {name: [((i + 0.5) * WINDOW, y) for i, y in enumerate(curve)] for name, curve in curves.items()}
+    ms = results["adamw"]["step_ms"]
+    seconds = {
+        name: [(x * ms * results[name]["step_over_adamw"] / 1e3, y) for x, y in points] for name, points in steps.items()
+    }
+    title = "Training loss (nats per byte), 254,592 parameters: best of three rates, mean of three seeds"
+    (docs / "optimizer_steps.svg").write_text(picture(title, "steps", steps))
+    (docs / "optimizer_seconds.svg").write_text(picture(title, "seconds on one core", seconds))
+
+    lines = [
+        "| optimizer | validation loss | seeds | best rate | of | step over AdamW's | state, bytes per parameter |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    mean = lambda name: statistics.mean(results[name]["rates"][best(results[name])]["losses"])
+    for name in sorted((n for n in RUNS if n in results and best(results[n])), key=mean):
+        result = results[name]
+        losses = result["rates"][best(result)]["losses"]
+        rates = ", ".join(sorted(result["rates"], key=float))
+        lines.append(
+            f"| `{name}` | {mean(name):.3f} | {min(losses):.3f} to {max(losses):.3f} | {best(result)} | {rates} | "
+            f"{result['step_over_adamw']:.2f} | {result['state_bytes_per_parameter']:.1f} |"
+        )
+    page = docs / "which_optimizer.md"
+    text = page.read_text()
+    if BEGIN not in text or END not in text:
+        sys.exit(f"{page}: the table belongs between the lines {BEGIN} and {END}")
+    page.write_text(text.split(BEGIN)[0] + BEGIN + "\n" + "\n".join(lines) + "\n" + END + text.split(END)[1])
+
+
 def load(path):
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -153,7 +240,7 @@ def main():
     parser.add_argument("--results", type=pathlib.Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
-    {"run": run, "time": time}[args.command](args)
+    {"run": run, "time": time, "draw": draw}[args.command](args)
 
 
 if __name__ == "__main__":
