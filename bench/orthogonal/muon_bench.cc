@@ -6,6 +6,7 @@
 //
 // newton_schulz_rate    time of the same products alone over that of Newton-Schulz, for the
 //                       model's matrices: median over rounds
+// batch_gain            time of 64 matrices [64, 128], one by one, over that of all at once
 // step_over_adamw_step  time of Muon's step() over a whole training step with AdamW
 // rank_over_one         processor time in step() of the busiest of 4 ranks (zero1) over that of one
 //                       rank, each on one thread
@@ -76,6 +77,30 @@ double NewtonSchulzRate(int rounds, int threads) {
   const Turns turns = TakeTurns(
       rounds, [&] { return timed(multiply); }, [&] { return timed(iterate); });
   return Median(turns.ratio);
+}
+
+// Time of 64 small matrices one after the other over that of all at once.
+double BatchGain(int rounds, int threads) {
+  const ContextPtr context = CpuContext({.num_threads = threads});
+  std::vector<Tensor> matrices;
+  for (int i = 0; i < 64; ++i) matrices.push_back(Random(64, 128, context));
+  const optim::NewtonSchulz settings{
+      .coefficients = ValueOrThrow(optim::ParseCoefficients("simple", kNsSteps))};
+  const auto timed = [](const auto& body) {
+    const Clock::time_point start = Clock::now();
+    body();
+    return SecondsSince(start);
+  };
+  const auto alone = [&] {
+    for (const Tensor& matrix : matrices) std::ignore = optim::Orthogonalized(matrix, settings);
+  };
+  const auto together = [&] {
+    optim::Orthogonalize(matrices, settings, [](size_t, const Tensor&) {});
+  };
+  alone(), together();
+  return Median(TakeTurns(
+                    rounds, [&] { return timed(alone); }, [&] { return timed(together); })
+                    .ratio);
 }
 
 // A model in training under a plugin.
@@ -172,12 +197,14 @@ int main(int argc, char** argv) {
   try {
     double state_bytes = 0;
     const double rate = NewtonSchulzRate(rounds, threads);
+    const double batch_gain = BatchGain(rounds, threads);
     const double step = StepOverAdamW(rounds, threads, state_bytes);
     const double one = BusiestRank(1, rounds), four = BusiestRank(4, rounds);
     std::printf(
-        "{\"newton_schulz_rate\": %.3f, \"step_over_adamw_step\": %.3f, \"rank_over_one\": %.3f, "
+        "{\"newton_schulz_rate\": %.3f, \"batch_gain\": %.3f, \"step_over_adamw_step\": %.3f, "
+        "\"rank_over_one\": %.3f, "
         "\"state_bytes\": %.3f}\n",
-        rate, step, four / one, state_bytes);
+        rate, batch_gain, step, four / one, state_bytes);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "muon_bench: %s\n", error.what());
     return 1;

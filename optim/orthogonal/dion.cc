@@ -129,8 +129,14 @@ int64_t DionRule::NumComputed(const ParamView& view, const DionOptions& options)
   return last.computed + (last.small() + last.large()) * last.rank;
 }
 
-void DionRule::Compute(const ParamView& view, const DionOptions& options, int64_t /*earlier*/,
-                       const Tensor& whole, const Tensor& to) {
+void DionRule::Compute(std::span<const Job> jobs) {
+  for (const Job& job : jobs) ComputeOne(job);
+}
+
+void DionRule::ComputeOne(const Job& job) const {
+  const ParamView& view = job.view;
+  const DionOptions& options = job.options;
+  const Tensor &whole = job.whole, &to = job.to;
   const autograd::NoGradGuard no_grad;
   Tensor basis = view.state(kBasis);
   if (Norm(basis) == 0) basis = FirstBasis(view);

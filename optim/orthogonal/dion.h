@@ -69,10 +69,12 @@ class DionRule : public MatrixRule<DionOptions> {
                   double grad_scale) const override;
   // P and R of each matrix; zeros while M is zero.
   int64_t NumComputed(const ParamView& view, const DionOptions& options) const override;
-  void Compute(const ParamView& view, const DionOptions& options, int64_t earlier,
-               const Tensor& whole, const Tensor& to) override;
+  void Compute(std::span<const Job> jobs) override;
   void UpdateMatrix(const ActiveParam& param, const DionOptions& options, double grad_scale,
                     const Tensor& computed) override;
+
+ private:
+  void ComputeOne(const Job& job) const;
 };
 using Dion = OptimizerOf<DionRule>;
 extern template class OptimizerOf<DionRule>;

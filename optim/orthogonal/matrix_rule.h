@@ -5,12 +5,15 @@
 // If ranks hold parts of a matrix, a step makes two sums over them, however many matrices there
 // are: of the whole of it (Gathered), and of what its owner (owners.h) makes of that
 // (Compute). The owner is chosen by the work m n min(m, n). Ranks with whole matrices (DDP)
-// compute all of them. Until the step ends, every rank holds both buffers.
+// compute all of them. Until the step ends, every rank holds both buffers. A rule can have sums of
+// its own instead (HasOwnSums), as Muon has.
 //
 // O has the fields of MatrixFields, lr and weight_decay. matrix_rule_steps.h defines the functions.
 #ifndef APOGEE_OPTIM_ORTHOGONAL_MATRIX_RULE_H_
 #define APOGEE_OPTIM_ORTHOGONAL_MATRIX_RULE_H_
 
+#include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,10 +85,16 @@ class MatrixRule : public RuleOf<O> {
   virtual Tensor Gathered(const ActiveParam& param, const O& options, double grad_scale) const = 0;
   // Length of the result of Compute.
   virtual int64_t NumComputed(const ParamView& view, const O& options) const = 0;
-  // Writes the numbers that the update needs of the whole tensor, after `earlier` updates, to `to`,
-  // which is zeros. Changes nothing else of a shard, because the step may still fail.
-  virtual void Compute(const ParamView& view, const O& options, int64_t earlier,
-                       const Tensor& whole, const Tensor& to) = 0;
+  struct Job {
+    const ParamView& view;
+    const O& options;
+    int64_t earlier;  // updates before this one
+    Tensor whole;     // of Gathered
+    Tensor to;        // zeros
+  };
+  // Writes the numbers that the updates need of whole tensors to each `to`. Changes nothing else of
+  // a shard, because the step may still fail. Several jobs come together if they are small.
+  virtual void Compute(std::span<const Job> jobs) = 0;
   virtual void UpdateMatrix(const ActiveParam& param, const O& options, double grad_scale,
                             const Tensor& computed) = 0;
 
@@ -95,6 +104,19 @@ class MatrixRule : public RuleOf<O> {
   }
 
  private:
+  // Jobs, and what follows each. They are computed when they have kBatchNumel elements.
+  class Batch {
+   public:
+    explicit Batch(MatrixRule& rule) : rule_(rule) {}
+    void Add(Job job, std::function<void(const Tensor& computed)> then);
+    void Compute();
+
+   private:
+    MatrixRule& rule_;
+    std::vector<Job> jobs_;
+    std::vector<std::function<void(const Tensor&)>> then_;
+    int64_t numel_ = 0;
+  };
   bool Shares(const ParamView& view, const O& options) const {
     return view.sharded() && IsMatrix(view, options) && Work(view, options) > 0 &&
            !HasOwnSums(view, options);

@@ -110,9 +110,33 @@ void MatrixRule<O>::DeclareStats(int phase, std::span<const ActiveParam> params,
   }
 }
 
+// More elements than these do not gain from a batch.
+constexpr int64_t kBatchNumel = int64_t{1} << 20;
+
+template <typename O>
+void MatrixRule<O>::Batch::Add(Job job, std::function<void(const Tensor& computed)> then) {
+  numel_ += job.to.numel();
+  jobs_.push_back(std::move(job));
+  then_.push_back(std::move(then));
+  if (numel_ >= kBatchNumel) Compute();
+}
+
+template <typename O>
+void MatrixRule<O>::Batch::Compute() {
+  if (!jobs_.empty()) rule_.Compute(jobs_);
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    then_[i](jobs_[i].to);
+    jobs_[i].whole = jobs_[i].to = Tensor();
+  }
+  jobs_.clear();
+  then_.clear();
+  numel_ = 0;
+}
+
 template <typename O>
 std::string MatrixRule<O>::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
   if (phase != kGatherPhase && phase != kComputePhase) return "";
+  Batch batch(*this);
   for (const ActiveParam& param : step.params) {
     const ParamView& view = *param.view;
     const O& o = this->options(param.group);
@@ -123,10 +147,11 @@ std::string MatrixRule<O>::ComputeStats(int phase, const RuleStep& step, StatBuf
       AddOwn(view.layout(), Gathered(param, o, step.decision.grad_scale()), to);
     } else if (view.owned()) {
       const Tensor computed = Tensor::Zeros(to.shape(), view.compute_dtype(), to.context());
-      Compute(view, o, view.step(), TotalsOf(step.totals[kGatherPhase], view), computed);
-      to.CopyFrom(computed);
+      batch.Add({view, o, view.step(), TotalsOf(step.totals[kGatherPhase], view), computed},
+                [to](const Tensor& done) { to.CopyFrom(done); });
     }
   }
+  batch.Compute();
   return "";
 }
 
@@ -135,23 +160,25 @@ void MatrixRule<O>::Update(const RuleStep& step) {
   const O& o = this->options(step.group);
   const double scale = step.decision.grad_scale();
   std::vector<ActiveParam> others;
+  Batch batch(*this);
   for (const ActiveParam& param : step.params) {
     const ParamView& view = *param.view;
     if (!IsMatrix(view, o)) {
       others.push_back(param);
       continue;
     }
-    Tensor computed;
+    const auto update = [&](const Tensor& computed) { UpdateMatrix(param, o, scale, computed); };
     if (Shares(view, o)) {
-      computed = TotalsOf(step.totals[kComputePhase], view);
+      update(TotalsOf(step.totals[kComputePhase], view));
     } else if (Work(view, o) > 0 && !HasOwnSums(view, o)) {
-      const ContextPtr& context = param.grad.context();
-      computed = Tensor::Zeros({NumComputed(view, o)}, view.compute_dtype(), context,
-                               MemoryCategory::kWorkspace);
-      Compute(view, o, view.step() - 1, Gathered(param, o, scale), computed);
+      const Tensor computed = Tensor::Zeros({NumComputed(view, o)}, view.compute_dtype(),
+                                            param.grad.context(), MemoryCategory::kWorkspace);
+      batch.Add({view, o, view.step() - 1, Gathered(param, o, scale), computed}, update);
+    } else {
+      update(Tensor());
     }
-    UpdateMatrix(param, o, scale, computed);
   }
+  batch.Compute();
   if (others.empty()) return;
   const auto settings = [&](const ActiveParam& p) { return AdamBeside(o, p.view->step()); };
   RunElements(&OptimKernels::adam, others, step.decision.grad_scale(), settings,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
@@ -84,20 +86,35 @@ int64_t MuonRule::NumComputed(const ParamView& view, const MuonOptions& options)
          (options.normalize_rows ? last.first_row + last.rows : 0);
 }
 
-void MuonRule::Compute(const ParamView& view, const MuonOptions& options, int64_t /*earlier*/,
-                       const Tensor& whole, const Tensor& to) {
-  const NewtonSchulz iteration = options.Iteration();
-  const int64_t numel = view.layout().logical_shape().numel();
-  const Tensor variance = view.state(kRowVariance);
-  if (variance.defined()) to.Slice(0, numel, variance.numel()).CopyFrom(variance);
-  for (const MatrixPart& part : Parts(view, options)) {
-    Tensor direction = Orthogonalized(part.Of(whole), iteration);
+void MuonRule::Compute(std::span<const Job> jobs) {
+  // Matrices of one shape under the same options.
+  struct Place {
+    const Job* job;
+    MatrixPart part;
+  };
+  std::map<std::tuple<const MuonOptions*, int64_t, int64_t>, std::vector<Place>> by_shape;
+  for (const Job& job : jobs) {
+    const Tensor variance = job.view.state(kRowVariance);
     if (variance.defined()) {
-      direction =
-          NormalizedRows(direction, options.beta2, to.Slice(0, numel + part.first_row, part.rows));
+      job.to.Slice(0, job.whole.numel(), variance.numel()).CopyFrom(variance);
     }
-    part.Of(to).CopyFrom(
-        ops::Scale(direction, options.ScaleOf(part.rows, part.cols)));
+    for (const MatrixPart& part : Parts(job.view, job.options)) {
+      by_shape[{&job.options, part.rows, part.cols}].push_back({&job, part});
+    }
+  }
+  for (const auto& [key, places] : by_shape) {
+    const auto& [options, rows, cols] = key;
+    const double scale = options->ScaleOf(rows, cols);
+    std::vector<Tensor> matrices;
+    for (const auto& [job, part] : places) matrices.push_back(part.Of(job->whole));
+    Orthogonalize(matrices, options->Iteration(), [&](size_t i, Tensor direction) {
+      const auto& [job, part] = places[i];
+      if (options->normalize_rows) {
+        const int64_t at = job->whole.numel() + part.first_row;
+        direction = NormalizedRows(direction, options->beta2, job->to.Slice(0, at, rows));
+      }
+      part.Of(job->to).CopyFrom(ops::Scale(direction, scale));
+    });
   }
 }
 
@@ -110,8 +127,8 @@ void MuonRule::UpdateMatrix(const ActiveParam& param, const MuonOptions& o, doub
   const Tensor next = NextMomentum(o, param, grad_scale);
   Flat(view.state(kMomentum), next.numel()).CopyFrom(next);
   if (view.layout().local_numel() == 0) return;
-  const Tensor update = computed.defined() ? OwnOf(view, computed.Slice(0, 0, numel))
-                                           : UpdateFromSums(view, o);
+  const Tensor update =
+      computed.defined() ? OwnOf(view, computed.Slice(0, 0, numel)) : UpdateFromSums(view, o);
   const double decay = o.lr * o.weight_decay;
   if (o.cautious_decay && decay > 0) DecayCautiously(param, update, decay);
   ApplyUpdate(param, update, o.lr, o.cautious_decay ? 0 : decay, DecayKind::kBefore);

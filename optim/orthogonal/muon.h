@@ -117,8 +117,8 @@ class MuonRule : public MatrixRule<MuonOptions> {
                   double grad_scale) const override;
   // scale O; for NorMuon then the new v.
   int64_t NumComputed(const ParamView& view, const MuonOptions& options) const override;
-  void Compute(const ParamView& view, const MuonOptions& options, int64_t earlier,
-               const Tensor& whole, const Tensor& to) override;
+  // Matrices of one shape share their products.
+  void Compute(std::span<const Job> jobs) override;
   void UpdateMatrix(const ActiveParam& param, const MuonOptions& options, double grad_scale,
                     const Tensor& computed) override;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <tuple>
@@ -102,7 +103,7 @@ double FrobeniusNorm(const Tensor& x) {
 
 // Of large matrices the lower left quarter is copied, which saves a quarter of the work.
 Tensor SymmetricProduct(const Tensor& x) {
-  const int64_t n = x.size(0), half = n / 2;
+  const int64_t n = x.size(-2), half = n / 2;
   if (n < kLeastHalved) return ops::MatMul(x, x, {.b_trans = true});
   const Tensor low = x.Slice(0, half, n - half);
   const Tensor result = Tensor::Empty({n, n}, x.dtype(), x.context(), MemoryCategory::kWorkspace);
@@ -126,14 +127,52 @@ double NewtonSchulz::Divisor(double norm) const {
   return clamps_norm ? std::max(norm, eps) : norm_scale * norm + eps;
 }
 
-Tensor Orthogonalized(const Tensor& g, const NewtonSchulz& settings) {
+namespace {
+
+// X of the first step: [m, n] with m <= n.
+Tensor Scaled(const Tensor& g, const NewtonSchulz& settings) {
   const bool tall = g.size(0) > g.size(1);
-  Tensor x = ops::Scale(tall ? g.Transpose(0, 1).Contiguous() : g,
-                        1 / settings.Divisor(FrobeniusNorm(g)),
-                        settings.bf16 ? DType::kBF16 : g.dtype());
-  for (const auto& triple : settings.coefficients) x = Advanced(x, SymmetricProduct(x), triple);
-  if (tall) x = x.Transpose(0, 1).Contiguous();
-  return x.To(g.dtype());
+  return ops::Scale(tall ? g.Transpose(0, 1).Contiguous() : g,
+                    1 / settings.Divisor(FrobeniusNorm(g)),
+                    settings.bf16 ? DType::kBF16 : g.dtype());
+}
+
+// O in the shape and dtype of g.
+Tensor Finished(const Tensor& x, const Tensor& g) {
+  return (g.size(0) > g.size(1) ? x.Transpose(0, 1).Contiguous() : x).To(g.dtype());
+}
+
+Tensor Iterated(Tensor x, const Coefficients& coefficients) {
+  for (const auto& triple : coefficients) x = Advanced(x, SymmetricProduct(x), triple);
+  return x;
+}
+
+}  // namespace
+
+Tensor Orthogonalized(const Tensor& g, const NewtonSchulz& settings) {
+  return Finished(Iterated(Scaled(g, settings), settings.coefficients), g);
+}
+
+void Orthogonalize(const std::vector<Tensor>& matrices, const NewtonSchulz& settings,
+                   const std::function<void(size_t i, Tensor result)>& take) {
+  const Tensor& first = matrices.front();
+  const int64_t m = std::min(first.size(0), first.size(1)),
+                n = std::max(first.size(0), first.size(1));
+  const int64_t count = std::ssize(matrices);
+  if (count == 1 || m >= kLeastHalved) {
+    for (size_t i = 0; i < matrices.size(); ++i) take(i, Orthogonalized(matrices[i], settings));
+    return;
+  }
+  const Tensor batch = Tensor::Empty({count, m, n}, settings.bf16 ? DType::kBF16 : first.dtype(),
+                                     first.context(), MemoryCategory::kWorkspace);
+  const auto place = [&](const Tensor& of, size_t i) {
+    return of.Slice(0, static_cast<int64_t>(i), 1).View({m, n});
+  };
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    place(batch, i).CopyFrom(Scaled(matrices[i], settings));
+  }
+  const Tensor x = Iterated(batch, settings.coefficients);
+  for (size_t i = 0; i < matrices.size(); ++i) take(i, Finished(place(x, i), matrices[i]));
 }
 
 }  // namespace apogee::optim

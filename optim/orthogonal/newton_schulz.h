@@ -14,7 +14,9 @@
 #define APOGEE_OPTIM_ORTHOGONAL_NEWTON_SCHULZ_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,9 +49,14 @@ struct NewtonSchulz {
 // `g`: contiguous. Of a zero matrix zeros.
 Tensor Orthogonalized(const Tensor& g, const NewtonSchulz& settings);
 
+// Gives `take` the result of each of `matrices`, which have one shape, and its number. Small
+// matrices share their products.
+void Orthogonalize(const std::vector<Tensor>& matrices, const NewtonSchulz& settings,
+                   const std::function<void(size_t i, Tensor result)>& take);
+
 // Its parts, for matrices that no rank holds whole (gram_sums.h). X is contiguous, [m, n].
 double FrobeniusNorm(const Tensor& x);
-// X X^T
+// X X^T; X is [m, n], or a batch of small ones [b, m, n].
 Tensor SymmetricProduct(const Tensor& x);
 // a X + (b A + c A^2) X
 Tensor Advanced(const Tensor& x, const Tensor& gram, const std::array<double, 3>& triple);

@@ -161,8 +161,15 @@ int64_t SoapRule::NumComputed(const ParamView& view, const SoapOptions& /*option
   return view.layout().logical_shape().numel();
 }
 
-void SoapRule::Compute(const ParamView& view, const SoapOptions& o, int64_t earlier,
-                       const Tensor& whole, const Tensor& to) {
+void SoapRule::Compute(std::span<const Job> jobs) {
+  for (const Job& job : jobs) ComputeOne(job);
+}
+
+void SoapRule::ComputeOne(const Job& job) {
+  const ParamView& view = job.view;
+  const SoapOptions& o = job.options;
+  const int64_t earlier = job.earlier;
+  const Tensor &whole = job.whole, &to = job.to;
   const autograd::NoGradGuard no_grad;
   // Of a shard this is a statistic, and the step may still fail.
   std::map<std::string, Tensor> states;

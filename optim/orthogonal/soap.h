@@ -83,12 +83,13 @@ class SoapRule : public MatrixRule<SoapOptions> {
                   double grad_scale) const override;
   // U, bias corrections included.
   int64_t NumComputed(const ParamView& view, const SoapOptions& options) const override;
-  void Compute(const ParamView& view, const SoapOptions& options, int64_t earlier,
-               const Tensor& whole, const Tensor& to) override;
+  void Compute(std::span<const Job> jobs) override;
   void UpdateMatrix(const ActiveParam& param, const SoapOptions& options, double grad_scale,
                     const Tensor& computed) override;
 
  private:
+  void ComputeOne(const Job& job);
+
   // The states that Compute has made for shards, until the update.
   std::map<const ParamView*, std::map<std::string, Tensor>> moved_;
 };

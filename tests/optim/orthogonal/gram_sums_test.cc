@@ -25,13 +25,14 @@ using testing::RunRanks;
 using testing::matrices::MatrixRun;
 using Values = std::vector<double>;
 
-// The part of `rank` of `num_ranks`: of rows, or of the columns of every row. Uneven parts are those
-// of ceil(size / num_ranks), as in tensor parallelism.
+// The part of `rank` of `num_ranks`: of rows, or of the columns of every row. Parts have
+// ceil(size / num_ranks) of them, as in tensor parallelism; the last ones may have fewer.
 Layout PartOf(const Shape& shape, bool of_rows, int rank, int num_ranks) {
   const int64_t cols = shape[-1], rows = shape.numel() / cols, size = of_rows ? rows : cols;
   const int64_t part = (size + num_ranks - 1) / num_ranks;
   const int64_t first = std::min(size, rank * part), last = std::min(size, first + part);
-  LayoutOptions options{.segments = {}, .cut_multiple = of_rows ? part * cols : std::gcd(part, cols)};
+  LayoutOptions options{.segments = {},
+                        .cut_multiple = of_rows ? part * cols : std::gcd(part, cols)};
   if (of_rows) {
     options.segments.push_back({first * cols, (last - first) * cols});
   } else {
@@ -96,8 +97,7 @@ Values Whole(const Tensor& x, const std::vector<MatrixPart>& matrices,
              const NewtonSchulz& settings) {
   Values all;
   for (const MatrixPart& part : matrices) {
-    const Values one =
-        Orthogonalized(part.Of(x.View({x.numel()})), settings).ToVector<double>();
+    const Values one = Orthogonalized(part.Of(x.View({x.numel()})), settings).ToVector<double>();
     all.insert(all.end(), one.begin(), one.end());
   }
   return all;
@@ -114,9 +114,9 @@ TEST(GramSumsTest, PartsMakeTheWhole) {
     bool of_rows;
     std::vector<int64_t> sections;
   };
-  const Case cases[] = {{{13, 4}, true, {}},       {{4, 12}, false, {}},  {{9, 1}, true, {}},
-                        {{1, 24}, false, {}},      {{12, 12}, true, {}},  {{7, 12}, false, {2, 4, 1}},
-                        {{3, 4, 12}, false, {}},   {{300, 260}, true, {}}};
+  const Case cases[] = {{{13, 4}, true, {}},     {{4, 12}, false, {}},  {{9, 1}, true, {}},
+                        {{1, 24}, false, {}},    {{12, 12}, true, {}},  {{7, 12}, false, {2, 4, 1}},
+                        {{3, 4, 12}, false, {}}, {{300, 260}, true, {}}};
   for (const Case& c : cases) {
     for (const int num_ranks : {2, 3, 4}) {
       const std::vector<MatrixPart> matrices = MatricesIn(c.shape, c.sections, false);
@@ -186,8 +186,10 @@ TEST(GramSumsTest, MuonTakesBothWays) {
     Shape shape;
     bool of_rows;
   };
-  const std::vector<Tensors> all = {
-      {"wide", {4, 24}, false}, {"tall", {24, 4}, true}, {"square", {6, 6}, true}, {"v", {12}, true}};
+  const std::vector<Tensors> all = {{"wide", {4, 24}, false},
+                                    {"tall", {24, 4}, true},
+                                    {"square", {6, 6}, true},
+                                    {"v", {12}, true}};
   for (const size_t first : {size_t{0}, size_t{2}}) {
     const std::vector<Tensors> tensors(all.begin() + static_cast<ptrdiff_t>(first), all.end());
     for (const int num_ranks : {2, 3}) {
@@ -218,9 +220,9 @@ TEST(GramSumsTest, MuonTakesBothWays) {
                                 : PartOf(shape, of_rows, world.rank(), num_ranks));
           optimizer.views()[i].BindShard(
               Cut(parameters[i]->data(), layouts[i]),
-              Layout(shape, {.segments = {layouts[i].segments().begin(),
-                                          layouts[i].segments().end()},
-                             .cut_multiple = layouts[i].cut_multiple()}));
+              Layout(shape,
+                     {.segments = {layouts[i].segments().begin(), layouts[i].segments().end()},
+                      .cut_multiple = layouts[i].cut_multiple()}));
         }
         SumStatistics(optimizer, world.group());
         EXPECT_THAT(optimizer.note(), HasSubstr("one rank computes each of 1 for the others"));

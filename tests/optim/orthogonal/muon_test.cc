@@ -80,6 +80,30 @@ TEST(NewtonSchulzTest, LargeMatricesAreTheIterationToo) {
   }
 }
 
+// A batch gives what its matrices give alone, bit for bit.
+TEST(NewtonSchulzTest, MatricesOfOneShapeShareTheirProducts) {
+  const ContextPtr context = TestContext();
+  for (const bool bf16 : {false, true}) {
+    const NewtonSchulz settings{.coefficients = ValueOrThrow(ParseCoefficients("simple", 5)),
+                                .bf16 = bf16};
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 9}, {33, 12}, {257, 256}}) {
+      std::vector<Tensor> matrices;
+      for (const char* name : {"a", "b", "c"}) {
+        matrices.push_back(RandomTensor({rows, cols}, name, context).To(DType::kF32));
+      }
+      matrices.push_back(Tensor::Zeros({rows, cols}, DType::kF32, context));
+      size_t taken = 0;
+      Orthogonalize(matrices, settings, [&](size_t i, const Tensor& result) {
+        EXPECT_EQ(i, taken++);
+        EXPECT_EQ(result.ToVector<double>(),
+                  Orthogonalized(matrices[i], settings).ToVector<double>())
+            << rows << "x" << cols << ", matrix " << i;
+      });
+      EXPECT_EQ(taken, matrices.size());
+    }
+  }
+}
+
 // In bf16 the update is another one, by a few hundredths.
 TEST(NewtonSchulzTest, InBf16) {
   const ContextPtr context = TestContext();
