@@ -28,7 +28,8 @@
 // Several ranks. Ranks with whole matrices (DDP) compute all of them. If ranks hold parts of a
 // matrix, one of two ways is taken, and note() says for how many matrices:
 //   owner  Two sums over the ranks: of U, and of O, which its owner (owners.h) computes. Owners are
-//          chosen by the work of NS. Every rank holds both until the step ends, 8 bytes per element.
+//          chosen by the work of NS. Every rank holds both until the step ends: 8 bytes per
+//          element.
 //   sums   ns_steps sums of products of the parts (gram_sums.h), and one maximum. If the longer dim
 //          is cut (tensor parallelism), this costs less (GramCostsLess), ns_steps is at most 5,
 //          and neither ns_bf16 nor normalize_rows is set.
