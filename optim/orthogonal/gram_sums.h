@@ -11,11 +11,11 @@
 //   }
 //   Tensor mine = iteration.Result({1});              // this rank's elements of O
 //
-// The longer dim of each matrix is cut: n of [m, n], or m, and then X is the transpose. A = X X^T is
-// a sum over the columns of X. Given A, columns advance by themselves. A step thus sums m m numbers
-// over the ranks; the other way gathers m n numbers at an owner (owners.h) and sends m n back.
-// Every rank computes A A. The elements are first divided by a power of two near the largest, so
-// that no square underflows. The result is that of Orthogonalized, up to the order of sums.
+// The longer dim of each matrix is cut: n of [m, n], or m, and then X is the transpose. A = X X^T
+// is a sum over the columns of X. Given A, columns advance by themselves. A step thus sums m m
+// numbers over the ranks; the other way gathers m n numbers at an owner (owners.h) and sends m n
+// back. Every rank computes A A. The elements are first divided by a power of two near the largest,
+// so that no square underflows. The result is that of Orthogonalized, up to the order of sums.
 #ifndef APOGEE_OPTIM_ORTHOGONAL_GRAM_SUMS_H_
 #define APOGEE_OPTIM_ORTHOGONAL_GRAM_SUMS_H_
 
