@@ -18,11 +18,11 @@ import json
 import math
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
 
-MODEL = "--layers 2 --heads 4 --dim 96 --block 64 --batch 8 --sample 0 --log-every 100000 --threads 1".split()
+import optimizer_table
+
+MODEL = "--layers 2 --heads 4 --dim 96 --block 64 --batch 8 --sample 0 --threads 1".split()
 STEPS, TIMED_STEPS, SEEDS, FACTORS = 300, 40, (1, 2, 3), (0.4, 1, 2.5)
 WINDOW = 10  # steps per point of a curve
 BEGIN, END = "<!-- curves: begin -->", "<!-- curves: end -->"
@@ -72,14 +72,8 @@ RUNS = {
 
 
 def train(program, name, rate, seed, steps):
-    """The rows of metrics.jsonl and the validation loss."""
-    with tempfile.TemporaryDirectory() as out:
-        command = [program, *MODEL, "--out", out, "--steps", str(steps), "--seed", str(seed), "--optimizer", name]
-        done = subprocess.run(command + ["--lr", f"{rate:g}", *RUNS[name][1]], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{name}, rate {rate:g}: {done.stderr.strip().splitlines()[-1]}")
-        rows = [json.loads(line) for line in open(pathlib.Path(out) / "metrics.jsonl")]
-        return rows, json.loads(open(pathlib.Path(out) / "validation.jsonl").readline())["loss"]
+    flags = [*MODEL, "--steps", str(steps), "--seed", str(seed), "--optimizer", name, "--lr", f"{rate:g}", *RUNS[name][1]]
+    return optimizer_table.train(program, flags)
 
 
 def run(args):
@@ -98,7 +92,7 @@ def run(args):
             try:
                 rows, loss = train(program, name, float(rate), seed, STEPS)
             except RuntimeError as error:
-                return name, rate, str(error)
+                return name, rate, f"{name}, rate {rate}: {error}"
             train_loss = [row["loss"] for row in rows]
             curves.append([statistics.mean(train_loss[i : i + WINDOW]) for i in range(0, STEPS, WINDOW)])
             losses.append(loss)

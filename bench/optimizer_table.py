@@ -47,17 +47,15 @@ RUNS = {
 BEGIN, END = "<!-- optimizer table: begin -->", "<!-- optimizer table: end -->"
 
 
-def run(program, flags, steps):
+def train(program, flags):
+    """Runs the example. Returns the rows of metrics.jsonl and the validation loss."""
     with tempfile.TemporaryDirectory() as out:
-        command = [program, "--out", out, "--steps", str(steps), "--log-every", "100000", *flags]
+        command = [program, "--out", out, "--log-every", "100000", *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            return None, done.stderr.strip().splitlines()[-1]
+            raise RuntimeError(done.stderr.strip().splitlines()[-1])
         rows = [json.loads(line) for line in open(pathlib.Path(out) / "metrics.jsonl")]
-        loss = json.loads(open(pathlib.Path(out) / "validation.jsonl").readline())["loss"]
-        speed = statistics.median(row["tokens_per_s"] for row in rows[10:])
-        state = rows[-1]["memory"]["optimizer_state"]
-        return (loss, speed, state), None
+        return rows, json.loads(open(pathlib.Path(out) / "validation.jsonl").readline())["loss"]
 
 
 def main():
@@ -80,11 +78,13 @@ def main():
     for label, flags in RUNS.items():
         if only and label.split()[0] not in only:
             continue
-        result, error = run(program, flags, args.steps)
-        if result is None:
+        try:
+            rows, loss = train(program, ["--steps", str(args.steps), *flags])
+        except RuntimeError as error:
             print(f"{label}: {error}", file=sys.stderr)
             continue
-        loss, speed, state = result
+        speed = statistics.median(row["tokens_per_s"] for row in rows[10:])
+        state = rows[-1]["memory"]["optimizer_state"]
         lines.append(f"| {label} | `{' '.join(flags[2:])}` | {loss:.3f} | {speed:,.0f} | {state / 2**20:.2f} MiB |")
         print(lines[-1], flush=True)
     if args.write:

@@ -47,18 +47,30 @@ Tensor Random(int64_t rows, int64_t cols, const ContextPtr& context) {
   return matrix;
 }
 
+optim::NewtonSchulz Settings() {
+  return {.coefficients = ValueOrThrow(optim::ParseCoefficients("simple", kNsSteps))};
+}
+
+// Seconds of `of` over those of `over`: the median of the turns.
+template <typename Of, typename Over>
+double TimeRatio(int rounds, const Of& of, const Over& over) {
+  const auto timed = [](const auto& body) {
+    return [&body] {
+      const Clock::time_point start = Clock::now();
+      body();
+      return SecondsSince(start);
+    };
+  };
+  of(), over();
+  return Median(TakeTurns(rounds, timed(of), timed(over)).ratio);
+}
+
 // Time of the products alone over that of Newton-Schulz, of one matrix of every size.
 double NewtonSchulzRate(int rounds, int threads) {
   const ContextPtr context = CpuContext({.num_threads = threads});
   std::vector<Tensor> matrices;
   for (const auto& [rows, cols] : kSizes) matrices.push_back(Random(rows, cols, context));
-  const optim::NewtonSchulz settings{
-      .coefficients = ValueOrThrow(optim::ParseCoefficients("simple", kNsSteps))};
-  const auto timed = [](const auto& body) {
-    const Clock::time_point start = Clock::now();
-    body();
-    return SecondsSince(start);
-  };
+  const optim::NewtonSchulz settings = Settings();
   const auto iterate = [&] {
     for (const Tensor& matrix : matrices) std::ignore = optim::Orthogonalized(matrix, settings);
   };
@@ -73,10 +85,7 @@ double NewtonSchulzRate(int rounds, int threads) {
       }
     }
   };
-  iterate(), multiply();
-  const Turns turns = TakeTurns(
-      rounds, [&] { return timed(multiply); }, [&] { return timed(iterate); });
-  return Median(turns.ratio);
+  return TimeRatio(rounds, multiply, iterate);
 }
 
 // Time of 64 small matrices one after the other over that of all at once.
@@ -84,23 +93,14 @@ double BatchGain(int rounds, int threads) {
   const ContextPtr context = CpuContext({.num_threads = threads});
   std::vector<Tensor> matrices;
   for (int i = 0; i < 64; ++i) matrices.push_back(Random(64, 128, context));
-  const optim::NewtonSchulz settings{
-      .coefficients = ValueOrThrow(optim::ParseCoefficients("simple", kNsSteps))};
-  const auto timed = [](const auto& body) {
-    const Clock::time_point start = Clock::now();
-    body();
-    return SecondsSince(start);
-  };
+  const optim::NewtonSchulz settings = Settings();
   const auto alone = [&] {
     for (const Tensor& matrix : matrices) std::ignore = optim::Orthogonalized(matrix, settings);
   };
   const auto together = [&] {
     optim::Orthogonalize(matrices, settings, [](size_t, const Tensor&) {});
   };
-  alone(), together();
-  return Median(TakeTurns(
-                    rounds, [&] { return timed(alone); }, [&] { return timed(together); })
-                    .ratio);
+  return TimeRatio(rounds, alone, together);
 }
 
 // A model in training under a plugin.
@@ -202,8 +202,7 @@ int main(int argc, char** argv) {
     const double one = BusiestRank(1, rounds), four = BusiestRank(4, rounds);
     std::printf(
         "{\"newton_schulz_rate\": %.3f, \"batch_gain\": %.3f, \"step_over_adamw_step\": %.3f, "
-        "\"rank_over_one\": %.3f, "
-        "\"state_bytes\": %.3f}\n",
+        "\"rank_over_one\": %.3f, \"state_bytes\": %.3f}\n",
         rate, batch_gain, step, four / one, state_bytes);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "muon_bench: %s\n", error.what());

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "apogee/optim/core/group_stat_reducer.h"
+#include "apogee/optim/core/stat_values.h"
 #include "apogee/optim/orthogonal/muon.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tests/optim/orthogonal/matrix_run.h"
@@ -83,12 +84,7 @@ Values ByParts(const Tensor& whole, const std::vector<MatrixPart>& matrices, boo
   const Tensor result = Tensor::Zeros({whole.numel()}, whole.dtype(), whole.context());
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const Tensor own = ranks[rank].Result(std::vector<double>(matrices.size(), 1));
-    if (!own.defined()) continue;
-    int64_t at = 0;
-    for (const Segment& s : layouts[rank].segments()) {
-      result.Slice(0, s.begin, s.length).CopyFrom(own.Slice(0, at, s.length));
-      at += s.length;
-    }
+    if (own.defined()) AddOwn(layouts[rank], own, result);
   }
   return result.ToVector<double>();
 }
