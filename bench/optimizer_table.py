@@ -51,7 +51,7 @@ def train(program, flags):
     """Runs the example. Returns the rows of metrics.jsonl and the validation loss."""
     with tempfile.TemporaryDirectory() as out:
         command = [program, "--out", out, "--log-every", "100000", *flags]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip().splitlines()[-1])
         rows = [json.loads(line) for line in open(pathlib.Path(out) / "metrics.jsonl")]
