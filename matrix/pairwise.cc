@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // PairwiseSample: see cell.h.
+#include <algorithm>
 #include <array>
 #include <map>
-#include <utility>
+#include <string>
+#include <unordered_map>
 
 #include "apogee/matrix/cell.h"
 #include "apogee/matrix/plugins.h"
@@ -44,16 +46,24 @@ bool IsLeftOut(size_t a, size_t b) {
 // The numbers of each cell's pairs; `num_pairs` becomes the number of different pairs.
 std::vector<std::array<size_t, kNumPairs>> NumberPairs(const std::vector<Cell>& cells,
                                                        size_t& num_pairs) {
-  std::map<std::string, size_t> numbers;
+  std::array<std::map<std::string, size_t>, kNumAxes> values;
+  std::unordered_map<size_t, size_t>
+      numbers;  // of a pair: by its axes and the numbers of its values
   std::vector<std::array<size_t, kNumPairs>> pairs(cells.size());
   for (size_t c = 0; c < cells.size(); ++c) {
-    const std::array<std::string, kNumAxes> values = AxisValues(cells[c]);
+    const std::array<std::string, kNumAxes> names = AxisValues(cells[c]);
+    std::array<size_t, kNumAxes> number;
+    for (size_t a = 0; a < kNumAxes; ++a) {
+      number[a] = values[a].emplace(names[a], values[a].size()).first->second;
+    }
     size_t k = 0;
     for (size_t a = 0; a < kNumAxes; ++a) {
-      for (size_t b = a + 1; b < kNumAxes; ++b) {
-        std::string key = std::to_string(a) + "|" + std::to_string(b);
-        if (!IsLeftOut(a, b)) key += "|" + values[a] + "|" + values[b];
-        pairs[c][k++] = numbers.emplace(key, numbers.size()).first->second;
+      for (size_t b = a + 1; b < kNumAxes; ++b, ++k) {
+        constexpr size_t kMostValues = 1 << 20;
+        const bool left_out = IsLeftOut(a, b);
+        const size_t first = left_out ? 0 : number[a] + 1, second = left_out ? 0 : number[b] + 1;
+        const size_t key = (first * kMostValues + second) * kNumPairs + k;
+        pairs[c][k] = numbers.emplace(key, numbers.size()).first->second;
       }
     }
   }
@@ -72,20 +82,22 @@ int64_t NumPairs(const std::vector<Cell>& cells) {
 std::vector<Cell> PairwiseSample(const std::vector<Cell>& cells, int64_t limit) {
   size_t num_left = 0;
   const auto pairs = NumberPairs(cells, num_left);
+  // A cell's gain is the number of its pairs that the sample lacks.
+  std::vector<std::vector<size_t>> cells_of(num_left);
+  for (size_t c = 0; c < cells.size(); ++c) {
+    for (const size_t pair : pairs[c]) cells_of[pair].push_back(c);
+  }
+  std::vector<size_t> gains(cells.size(), kNumPairs);
   std::vector<bool> covered(num_left, false);
   std::vector<Cell> sample;
   while (num_left > 0 && static_cast<int64_t>(sample.size()) < limit) {
-    size_t best = 0, best_gain = 0;
-    for (size_t c = 0; c < cells.size(); ++c) {
-      size_t gain = 0;
-      for (const size_t pair : pairs[c]) gain += !covered[pair];
-      if (gain > best_gain) {
-        best = c;
-        best_gain = gain;
-      }
+    const auto best = static_cast<size_t>(std::ranges::max_element(gains) - gains.begin());
+    for (const size_t pair : pairs[best]) {
+      if (covered[pair]) continue;
+      covered[pair] = true;
+      --num_left;
+      for (const size_t c : cells_of[pair]) --gains[c];
     }
-    for (const size_t pair : pairs[best]) covered[pair] = true;
-    num_left -= best_gain;
     sample.push_back(cells[best]);
   }
   return sample;

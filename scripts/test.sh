@@ -5,13 +5,16 @@
 #
 #   scripts/test.sh [--all]
 #
-# The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`). The installation is
-# the portable library, with CUDA kernels if nvcc is found. A twentieth of the sources is compiled without its group,
-# and a third of the parsers is fuzzed; others with each commit (scripts/tenth.sh).
-# --all adds the other sources; the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and, but for the ranks under MPI,
-# under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every parser. It takes hours.
+# The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`); of large suites with
+# processes as ranks a third runs. The installation is the portable library, with CUDA kernels if nvcc is found. A
+# twentieth of the sources is compiled without its group, and a third of the parsers is fuzzed; others with each commit
+# (scripts/tenth.sh).
+# --all adds the other tests and sources; the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and,
+# but for the ranks under MPI, under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every
+# parser. It takes hours.
 # The last line is `N passed, M failed, K skipped`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$ROOT/scripts/tenth.sh"
 cd "$ROOT"
 
 all=0
@@ -89,7 +92,11 @@ else
 fi
 need "configure" cmake --preset test -DAPOGEE_WITH_CUDA=$cuda
 need "build" build build/test
+# With processes as ranks, large suites run a third of their tests, another one for each commit: mpirun lets ranks that
+# wait spin, and threads as ranks run them all.
+((all)) || export APOGEE_PROCESS_SHARD=$(($(commit_number HEAD) % 3))/3
 run_tests test
+unset APOGEE_PROCESS_SHARD
 check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
 mapfile -t every < <(((all)) && echo --all)

@@ -269,7 +269,7 @@ bool UpdatesInBackward(const std::string& optimizer) {
 }
 
 TEST(TrainingStateTest, ResumesBitForBit) {
-  Cells cells(13);
+  Cells cells(20);
   for (const std::string& optimizer : optim::OptimizerNames()) {
     for (const Spread& spread : Spreads()) {
       for (const Precision precision :
@@ -289,7 +289,7 @@ TEST(TrainingStateTest, ResumesBitForBit) {
 
 // Loading under another layout and saving again gives the same contents.
 TEST(TrainingStateTest, AnyLayoutToAnyLayout) {
-  Cells cells(9);
+  Cells cells(14);
   size_t index = 0;
   for (const std::string& optimizer : optim::OptimizerNames()) {
     for (const Spread& from : Spreads()) {

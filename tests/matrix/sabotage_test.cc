@@ -111,7 +111,7 @@ TEST(SabotageTest, HybridRunsNeedEverySum) {
 TEST(SabotageTest, ExpertsNeedTheirMeansNormsLossesAndRouters) {
   const auto cell = [](const std::string& plugin, int world, const std::string& workload,
                        const std::string& optimizer = "sgd") {
-    for (const Cell& cell : AllCells(LibraryCatalog())) {
+    for (const Cell& cell : Cells()) {
       const bool fits = cell.optimizer == optimizer && cell.plugin == plugin &&
                         cell.world == world && cell.workload == workload && !cell.ignored;
       if (fits) return cell.name();
@@ -143,7 +143,7 @@ TEST(SabotageTest, ExpertsNeedTheirMeansNormsLossesAndRouters) {
 
 TEST(SabotageTest, AdaptersNeedTheSumsOfTheirFactorsAndAllRanks) {
   const auto cell = [](const std::string& plugin, const std::string& workload) {
-    for (const Cell& cell : AllCells(LibraryCatalog())) {
+    for (const Cell& cell : Cells()) {
       const bool fits = cell.optimizer == "adamw" && cell.plugin == plugin &&
                         cell.workload == workload && cell.precision != "bf16";
       if (fits) return cell.name();

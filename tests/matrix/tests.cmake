@@ -16,7 +16,7 @@ if(TARGET apogee_command)
   add_test(NAME matrix_exit_status COMMAND apogee_command matrix --only "[a]damw/zero2/world2/f32/acc1/fed"
                                            --sabotage no_update)
   set_tests_properties(matrix_exit_status PROPERTIES WILL_FAIL TRUE)
-  set(cells 700)
+  set(cells 450)
   if(APOGEE_SANITIZE)  # a cell takes ten times as long
     set(cells 60)
   endif()
