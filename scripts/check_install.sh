@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Proves that the installed library does not need its source tree. Builds and installs a copy of the tree,
 # moves the copy and the installation to other folders, and builds a consumer through find_package and through
-# pkg-config. The consumer must compile, link and run. So must tests/consumer/optimizer, an optimizer of one's own,
-# and tests/outside_app, a project with its own model, optimizers and plugin: it must get the same result on 4 ranks
-# as on 1, and an error for every mistake.
+# pkg-config. The consumer must compile, link and run. So must the project that `apogee new` writes;
+# tests/consumer/optimizer, an optimizer of one's own; and tests/outside_app, a project with its own model, optimizers
+# and plugin: it must get the same result on 4 ranks as on 1, and an error for every mistake.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 work="$(mktemp -d)"
@@ -15,6 +15,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"
 tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar -C "$work/source" -xf -
 cp -r "$ROOT/tests/consumer" "$ROOT/tests/outside_app" "$work"
+cp -r "$ROOT/tools/new/template" "$work/my_app"
 cp -r "$ROOT/examples" "$work/consumer/copied"
 cmake -S "$work/source" --preset release -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" \
   -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
@@ -51,6 +52,13 @@ for project in hello optimizer plugin model; do
   "$work/build_$project/consumer_$project"
 done
 echo "install check: find_package ok"
+
+# The project that `apogee new` writes: it trains, and its own test passes.
+build "$work/my_app"
+"$work/build_my_app/my_app" zero2 4 100 >"$work/log" || { cat "$work/log"; exit 1; }
+grep -q '^step  100  loss 0\.[0-9]*$' "$work/log" || { cat "$work/log"; exit 1; }
+"$work/build_my_app/exact_test"
+echo "install check: apogee new ok"
 
 # Copies of the examples.
 build "$work/consumer/examples"

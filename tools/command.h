@@ -18,8 +18,10 @@ void AddDoctorCommand(CLI::App& app, int& exit_code);
 void AddEvaluateCommand(CLI::App& app, int& exit_code);
 void AddGenerateCommand(CLI::App& app, int& exit_code);
 void AddHangReportCommand(CLI::App& app, int& exit_code);
+void AddHelpCommands(CLI::App& app, int& exit_code);  // completion, man
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddMatrixCommand(CLI::App& app, int& exit_code);
+void AddNewCommand(CLI::App& app, int& exit_code);
 void AddOptionsCommand(CLI::App& app, int& exit_code);
 void AddPlanCommand(CLI::App& app, int& exit_code);
 void AddReportCommand(CLI::App& app, int& exit_code);

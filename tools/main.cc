@@ -9,6 +9,7 @@
 #include "apogee/core/process/standard_descriptors.h"
 #include "apogee/core/process/standard_output.h"
 #include "apogee/tools/command.h"
+#include "apogee/tools/help/command_tree.h"
 
 namespace {
 
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
   if (argc < 2 || std::string(argv[1]) != "run") apogee::ReportFileSizeLimit();
   CLI::App app("Tools of the apogee training library");
   app.require_subcommand(1);
+  apogee::tools::ShowExamples(app);  // before the subcommands, which take it over
   int exit_code = 0;
   apogee::tools::AddDataCommand(app, exit_code);
   apogee::tools::AddDiffCommand(app, exit_code);
@@ -35,8 +37,10 @@ int main(int argc, char** argv) {
   apogee::tools::AddEvaluateCommand(app, exit_code);
   apogee::tools::AddGenerateCommand(app, exit_code);
   apogee::tools::AddHangReportCommand(app, exit_code);
+  apogee::tools::AddHelpCommands(app, exit_code);
   apogee::tools::AddInspectCommand(app, exit_code);
   apogee::tools::AddMatrixCommand(app, exit_code);
+  apogee::tools::AddNewCommand(app, exit_code);
   apogee::tools::AddOptionsCommand(app, exit_code);
   apogee::tools::AddPlanCommand(app, exit_code);
   apogee::tools::AddReportCommand(app, exit_code);

@@ -22,6 +22,13 @@ if(TARGET apogee_command)
               LIBS apogee_hang_report)
   target_compile_definitions(tools_hang_report_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
   add_dependencies(tools_hang_report_test apogee_command)
+  apogee_test(ALONE NAME tools_help_test SRCS tools/help_test.cc LAYERS core)
+  target_compile_definitions(tools_help_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>")
+  add_dependencies(tools_help_test apogee_command)
+  apogee_test(ALONE NAME tools_new_test SRCS tools/new_test.cc LAYERS core)
+  target_compile_definitions(tools_new_test PRIVATE APOGEE_COMMAND="$<TARGET_FILE:apogee_command>"
+                                                    APOGEE_NEW_TEMPLATE="${PROJECT_SOURCE_DIR}/tools/new/template")
+  add_dependencies(tools_new_test apogee_command)
   apogee_test(NAME tools_doctor_test SRCS tools/doctor_test.cc LAYERS comm LIBS apogee_doctor)
   apogee_test(ALONE NAME tools_doctor_command_test SRCS tools/doctor_command_test.cc LAYERS comm LIBS apogee_doctor
               TIMEOUT 300 LABELS mpi)
