@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks what README.md, docs/*.md and the other Markdown files say against the source tree. It needs no
+# Checks what README.md, docs/**/*.md and the other Markdown files say against the source tree. It needs no
 # build, and nothing but bash, awk and grep:
 #
 #   tests/docs/check_docs.sh [root of the source tree]
@@ -22,7 +22,7 @@ cd "$root"
 export LC_ALL=C
 shopt -s nullglob globstar extglob
 
-documents=(README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs/*.md examples/README.md examples/*/README.md)
+documents=(README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs/**/*.md examples/README.md examples/*/README.md)
 for i in "${!documents[@]}"; do
   [[ -f "${documents[i]}" ]] || unset "documents[i]"
 done

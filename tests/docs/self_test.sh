@@ -56,6 +56,18 @@ expect fail "a broken anchor of another page" "[a](ranks.md#two-ranks)"
 expect fail "a broken anchor of this page" "[a](#ranks)"
 expect fail "a third heading of which there are two" "[a](ranks.md#twice-2)"
 expect fail "a link out of the repository" "[a](../../etc/passwd)"
+
+# Pages in folders below docs are documents, too.
+mkdir docs/tutorials
+printf '# Tutorial\n\n[a](../nowhere.md)\n' >docs/tutorials/first.md
+num_cases=$((num_cases + 1))
+text="$("$here/check_docs.sh" "$work" 2>&1 || true)"
+if [[ "$text" != *docs/tutorials/first.md:3:* ]]; then
+  failures=$((failures + 1))
+  printf 'check_docs self test: a broken link below docs/tutorials was not found\n%s\n' "$text" >&2
+fi
+rm -r docs/tutorials
+
 expect pass "paths" '`core/error.h`, `core/error.{h,h}`, `bench/*.cc`, `core/<name>.h`, `out/run`, `bench/ddp_bench`; core/error.h'
 expect fail "a path in backticks" '`core/erorr.h` says'
 expect fail "a path in the text" 'see core/erorr.h.'
