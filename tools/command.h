@@ -12,14 +12,15 @@ class App;
 
 namespace apogee::tools {
 
+void AddCompletionCommand(CLI::App& app, int& exit_code);
 void AddDataCommand(CLI::App& app, int& exit_code);
 void AddDiffCommand(CLI::App& app, int& exit_code);
 void AddDoctorCommand(CLI::App& app, int& exit_code);
 void AddEvaluateCommand(CLI::App& app, int& exit_code);
 void AddGenerateCommand(CLI::App& app, int& exit_code);
 void AddHangReportCommand(CLI::App& app, int& exit_code);
-void AddHelpCommands(CLI::App& app, int& exit_code);  // completion, man
 void AddInspectCommand(CLI::App& app, int& exit_code);
+void AddManCommand(CLI::App& app, int& exit_code);
 void AddMatrixCommand(CLI::App& app, int& exit_code);
 void AddNewCommand(CLI::App& app, int& exit_code);
 void AddOptionsCommand(CLI::App& app, int& exit_code);

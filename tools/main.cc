@@ -31,14 +31,15 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   apogee::tools::ShowExamples(app);  // before the subcommands, which take it over
   int exit_code = 0;
+  apogee::tools::AddCompletionCommand(app, exit_code);
   apogee::tools::AddDataCommand(app, exit_code);
   apogee::tools::AddDiffCommand(app, exit_code);
   apogee::tools::AddDoctorCommand(app, exit_code);
   apogee::tools::AddEvaluateCommand(app, exit_code);
   apogee::tools::AddGenerateCommand(app, exit_code);
   apogee::tools::AddHangReportCommand(app, exit_code);
-  apogee::tools::AddHelpCommands(app, exit_code);
   apogee::tools::AddInspectCommand(app, exit_code);
+  apogee::tools::AddManCommand(app, exit_code);
   apogee::tools::AddMatrixCommand(app, exit_code);
   apogee::tools::AddNewCommand(app, exit_code);
   apogee::tools::AddOptionsCommand(app, exit_code);
