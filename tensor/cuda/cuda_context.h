@@ -14,11 +14,9 @@
 #ifndef APOGEE_TENSOR_CUDA_CUDA_CONTEXT_H_
 #define APOGEE_TENSOR_CUDA_CUDA_CONTEXT_H_
 
-#include <compare>
-#include <cstdint>
-
 #include "apogee/core/device_context.h"
 #include "apogee/core/status.h"
+#include "apogee/tensor/cuda/cuda_products.h"
 
 namespace apogee {
 
@@ -50,18 +48,8 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& options = {});
 // if `gpu` is not a GPU's context. Allocations throw Error if the system cannot pin more memory.
 ContextPtr PinnedContext(const ContextPtr& gpu);
 
-// The matrix products of a context so far. cuBLASLt lacks algorithms for some shapes, dtypes and
-// alignments; then other ways are taken, with the same promises about rounding. A product may count
-// in several fields.
-struct CudaProducts {
-  int64_t cublas = 0;   // computed by cuBLASLt
-  int64_t unfused = 0;  // cuBLASLt could not add the bias or compute the GELU: a kernel did
-  int64_t padded = 0;   // on copies whose rows begin at multiples of 128 bytes
-  int64_t own = 0;      // computed by Apogee's kernel, which is slow: cuBLASLt has no algorithm
-
-  auto operator<=>(const CudaProducts&) const = default;
-};
-// Throws Error if `gpu` is not a GPU's context, or if there is no cuBLASLt.
+// The matrix products of a context so far. Throws Error if `gpu` is not a GPU's context, or if
+// there is no cuBLASLt.
 CudaProducts CudaProductsOf(const ContextPtr& gpu);
 
 // The number of GPUs that this process sees; 0 without a driver.

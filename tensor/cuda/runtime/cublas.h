@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "apogee/tensor/cuda/cuda_context.h"
+#include "apogee/tensor/cuda/cuda_products.h"
 #include "apogee/tensor/cuda/runtime/stream_context.cuh"
 #include "apogee/tensor/kernels/args.h"
 

@@ -18,10 +18,12 @@ struct Stored {
   int64_t size;  // of an element, in bytes
   int64_t batch, stride, rows, ld, cols;
 
-  bool IsAligned() const {
+  // `as_row`: a dense column counts as the row that CublasHandle makes of it.
+  bool IsAligned(bool as_row = true) const {
     const auto is = [](int64_t bytes) { return bytes % 16 == 0; };
     return is(static_cast<int64_t>(reinterpret_cast<uintptr_t>(data))) &&
-           (rows == 1 || is(ld * size)) && (batch == 1 || is(stride * size));
+           (rows == 1 || (as_row && cols == 1 && ld == 1) || is(ld * size)) &&
+           (batch == 1 || is(stride * size));
   }
 };
 
@@ -127,7 +129,7 @@ PaddedOperands OperandsToPad(const MatMulArgs& args, int64_t min_uses) {
   if (DTypeSize(args.dtype) != 2) return {};
   return {.a = args.n >= min_uses && !OperandA(args).IsAligned(),
           .b = args.m >= min_uses && !OperandB(args).IsAligned(),
-          .c = args.k >= min_uses && !OperandC(args).IsAligned()};
+          .c = args.k >= min_uses && !OperandC(args).IsAligned(/*as_row=*/false)};
 }
 
 void MatMulPadded(const DeviceContext& context, const MatMulArgs& args, const PaddedOperands& which,

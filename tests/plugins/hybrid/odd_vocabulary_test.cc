@@ -17,13 +17,13 @@ using ::apogee::testing::Weights;
 
 constexpr int64_t kVocab = 257;
 
-struct Run {
+struct Training {
   int num_ranks = 1;
   bool tied = true, recompute = false;
 };
 
 // The losses and final weights of rank 0, whose cuBLASLt refuses these products.
-Weights Trained(const Run& run, const char* refuses) {
+Weights Trained(const Training& run, const char* refuses) {
   const Environment environment("APOGEE_EMULATED_CUBLASLT_REFUSES", refuses);
   nn::Gpt2Config config = testing::ShortGpt2(kVocab, run.tied);
   config.recompute = run.recompute;
@@ -66,8 +66,9 @@ Weights Trained(const Run& run, const char* refuses) {
 }
 
 TEST(OddVocabularyTest, RefusedProductsChangeNoBit) {
-  for (const Run& run : {Run{}, Run{.tied = false, .recompute = true}, Run{.num_ranks = 2},
-                         Run{.num_ranks = 2, .tied = false, .recompute = true}}) {
+  for (const Training& run :
+       {Training{}, Training{.tied = false, .recompute = true}, Training{.num_ranks = 2},
+        Training{.num_ranks = 2, .tied = false, .recompute = true}}) {
     SCOPED_TRACE(::testing::Message() << run.num_ranks << " ranks, tied " << run.tied
                                       << ", recompute " << run.recompute);
     const Weights expected = Trained(run, "");

@@ -150,15 +150,12 @@ TEST(MatMulActivation, GeluOfBf16OnAGpuIsOfTheSumsForAllShapes) {
   ExpectGeluOfTheSums(TestContext(), 0.5);
 }
 
-// cuBLASLt's epilogue rounds toward zero.
-TEST(MatMulActivation, FastGeluIsOnRequestOnly) {
+// cuBLASLt's epilogue need not round to the nearest, but is not far off.
+TEST(MatMulActivation, FastGeluIsWithinOneUnit) {
   if (!TestsRunOnCuda()) GTEST_SKIP() << "runs with " << kTestDeviceVariable << "=cuda";
-  ExpectGeluOfTheSums(ValueOrThrow(CudaContext({.allow_fast_gelu = true})), 1);
-  const auto products = [](bool fast) {
-    const ContextPtr context = ValueOrThrow(CudaContext({.allow_fast_gelu = fast}));
-    return Multiply({.dtype = DType::kBF16, .n = 64}, context).y;
-  };
-  EXPECT_NE(products(true), products(false));
+  const ContextPtr context = ValueOrThrow(CudaContext({.allow_fast_gelu = true}));
+  TestContexts::Get().Add(context);
+  ExpectGeluOfTheSums(context, 1);
 }
 
 }  // namespace matmul_activation_test
