@@ -4,6 +4,8 @@
 #include <gmock/gmock-matchers.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/ops/nn.h"
 #include "apogee/tests/support/environment.h"

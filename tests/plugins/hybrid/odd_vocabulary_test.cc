@@ -2,7 +2,9 @@
 
 // GPT-2 in bf16 on a GPU, with a vocabulary whose rows of logits are not aligned: products on
 // padded copies, and products that cuBLASLt refuses, change no bit of a training.
-#include <string>
+#include <cmath>
+#include <memory>
+#include <vector>
 
 #include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tests/plugins/hybrid/hybrid_short_run.h"
