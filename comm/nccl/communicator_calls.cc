@@ -3,6 +3,7 @@
 // The communicator's thread that calls NCCL.
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 #include <vector>
 
