@@ -11,6 +11,8 @@
 #   ARGS     for the program
 #   DEVICES  The test makes its contexts with tests/support/test_context.h. A build with the emulated GPU runs it
 #            on that GPU, too, as NAME_cuda; scripts/gpu_check.sh runs it on a real one.
+#   PRODUCTS Its matrix products are to be right whatever cuBLASLt refuses: it runs once more on the emulated GPU, as
+#            NAME_cuda_refused, with a cuBLASLt that refuses what the real one may.
 #   ALONE    The test needs its own program, for example because of its own definitions.
 #
 # Without APOGEE_UNITY every source is a program with the name of the test. With it, six sources of a folder are
@@ -115,10 +117,10 @@ function(apogee_time_limit seconds)
 endfunction()
 
 function(apogee_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DEVICES;ALONE" "NAME;TIMEOUT" "SRCS;LAYERS;LIBS;LABELS;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DEVICES;PRODUCTS;ALONE" "NAME;TIMEOUT" "SRCS;LAYERS;LIBS;LABELS;ARGS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME OR NOT arg_SRCS)
     message(FATAL_ERROR "apogee_test(${arg_NAME}): expected NAME, SRCS, LAYERS, LIBS, LABELS, ARGS, TIMEOUT, "
-                        "DEVICES, ALONE")
+                        "DEVICES, PRODUCTS, ALONE")
   endif()
   apogee_time_limit(arg_TIMEOUT)
   apogee_test_program(program only)
@@ -135,6 +137,13 @@ function(apogee_test)
     apogee_note_test(${arg_NAME}_cuda ${program})
     set_tests_properties(${arg_NAME}_cuda PROPERTIES TIMEOUT 600 LABELS cuda
                          ENVIRONMENT "OMP_WAIT_POLICY=passive;APOGEE_TEST_DEVICE=cuda")
+  endif()
+  if(arg_PRODUCTS AND APOGEE_WITH_CUDA STREQUAL "EMULATED")
+    set(refuses "APOGEE_EMULATED_CUBLASLT_REFUSES=bias,gelu,unaligned,ones")
+    add_test(NAME ${arg_NAME}_cuda_refused COMMAND ${program} ${only} ${arg_ARGS})
+    apogee_note_test(${arg_NAME}_cuda_refused ${program})
+    set_tests_properties(${arg_NAME}_cuda_refused PROPERTIES TIMEOUT 600 LABELS cuda
+                         ENVIRONMENT "OMP_WAIT_POLICY=passive;APOGEE_TEST_DEVICE=cuda;${refuses}")
   endif()
 endfunction()
 

@@ -45,6 +45,7 @@ Communicator::Communicator(CommunicatorOptions given) {
 Communicator::~Communicator() { threads_->End(); }
 
 void Communicator::Abort(const std::string& why) { threads_->Abort(why); }
+int64_t Communicator::num_sleeps() const { return threads_->num_sleeps(); }
 
 void Communicator::Check(const Call& call) const {
   using enum CollectiveKind;

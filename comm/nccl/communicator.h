@@ -22,6 +22,7 @@
 #ifndef APOGEE_COMM_NCCL_COMMUNICATOR_H_
 #define APOGEE_COMM_NCCL_COMMUNICATOR_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <utility>
@@ -51,6 +52,9 @@ class Communicator {
   OperationPtr Submit(Call call);
   // Fails the communicator for a reason that the peers already know. Returns at once. Any thread.
   void Abort(const std::string& why);
+  // How often the thread that calls NCCL has slept because NCCL was still in progress with a call.
+  // It sleeps only for calls that take longer than a few ten microseconds.
+  int64_t num_sleeps() const;
 
  private:
   void Check(const Call& call) const;

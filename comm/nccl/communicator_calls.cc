@@ -3,17 +3,19 @@
 // The communicator's thread that calls NCCL.
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "apogee/comm/nccl/backoff.h"
 #include "apogee/comm/nccl/communicator_threads.h"
 #include "apogee/comm/nccl/enqueue.h"
 
 namespace apogee::comm::nccl {
 namespace {
 
-// Time between two checks: of running operations; of NCCL's progress during a burst of calls; of
-// NCCL's health while idle.
+// Time between two checks: of running operations; of these during a burst of calls; of NCCL's
+// health while idle.
 constexpr std::chrono::microseconds kBusyPause(100);
 constexpr std::chrono::milliseconds kSweepPause(1);
 constexpr std::chrono::milliseconds kIdlePause(20);
@@ -169,12 +171,15 @@ Result CommunicatorThreads::AsyncError() {
 }
 
 void CommunicatorThreads::Settle(const char* function, Result result) {
-  while (result == kInProgress) {
-    {
-      std::unique_lock lock(mutex_);
-      to_thread_.wait_for(lock, kBusyPause, [this] { return stopping_; });
+  for (Backoff backoff; result == kInProgress; result = AsyncError()) {
+    const std::chrono::microseconds pause = backoff.Next();
+    if (pause.count() == 0) {
+      std::this_thread::yield();
+      continue;
     }
-    result = AsyncError();
+    ++num_sleeps_;
+    std::unique_lock lock(mutex_);
+    to_thread_.wait_for(lock, pause, [this] { return stopping_; });
   }
   if (result == kSuccess) return;
   std::string error = std::string(function) + " reports " + options_.api->Describe(result);

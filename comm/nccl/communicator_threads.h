@@ -16,7 +16,9 @@
 #ifndef APOGEE_COMM_NCCL_COMMUNICATOR_THREADS_H_
 #define APOGEE_COMM_NCCL_COMMUNICATOR_THREADS_H_
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -43,6 +45,7 @@ class CommunicatorThreads {
   // Waits for running operations and destroys NCCL's communicator. If the communicator has failed
   // and a thread is still inside NCCL after kGrace, ends the process with kExitCode.
   void End();
+  int64_t num_sleeps() const { return num_sleeps_; }
 
  private:
   // Thrown to unwind the thread that calls NCCL.
@@ -87,6 +90,7 @@ class CommunicatorThreads {
   const CommunicatorOptions options_;
   mutable Comm handle_ = nullptr;
   Clock::time_point swept_ = {};  // used by the thread that calls NCCL only
+  std::atomic<int64_t> num_sleeps_ = 0;
 
   std::mutex mutex_;
   std::condition_variable to_thread_, to_watchdog_, to_caller_;

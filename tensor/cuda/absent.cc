@@ -15,6 +15,8 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& /*options*/) {
 
 ContextPtr PinnedContext(const ContextPtr&) { Throw("PinnedContext: this build has no CUDA"); }
 
+CudaProducts CudaProductsOf(const ContextPtr&) { Throw("CudaProductsOf: this build has no CUDA"); }
+
 int NumCudaDevices() { return 0; }
 
 struct CudaGraph::Impl {};

@@ -30,7 +30,8 @@ StreamContext::StreamContext(std::unique_ptr<Allocator> allocator, cudaStream_t 
                     CpuContext({.num_threads = options.num_threads})),
       stream_(stream),
       copies_(stream),
-      allow_tf32_(options.allow_tf32) {
+      allow_tf32_(options.allow_tf32),
+      allow_fast_gelu_(options.allow_fast_gelu) {
   CheckCuda(
       cudaDeviceGetAttribute(&num_multiprocessors_, cudaDevAttrMultiProcessorCount, options.device),
       "cudaDeviceGetAttribute");
@@ -42,8 +43,9 @@ StreamContext::StreamContext(std::unique_ptr<Allocator> allocator, ContextPtr ma
       main_(std::move(main)),
       stream_(Of(*main_).stream()),
       copies_(stream_),
-      num_multiprocessors_(Of(*main_).num_multiprocessors()),
-      allow_tf32_(Of(*main_).allow_tf32()) {}
+      num_multiprocessors_(Of(*main_).num_multiprocessors_),
+      allow_tf32_(Of(*main_).allow_tf32_),
+      allow_fast_gelu_(Of(*main_).allow_fast_gelu_) {}
 
 StreamContext::~StreamContext() {
   cudaSetDevice(device().index);
@@ -55,6 +57,15 @@ StreamContext::~StreamContext() {
 }
 
 void StreamContext::Use() const { CheckCuda(cudaSetDevice(device().index), "cudaSetDevice"); }
+
+void StreamContext::CheckSharedBytes(int64_t bytes, const char* kernel) const {
+  int most = 0;
+  CheckCuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device().index),
+            "cudaDeviceGetAttribute");
+  APOGEE_CHECK(bytes <= most, kernel, ": its blocks need ", bytes, " bytes of shared memory, and ",
+               device().ToString(), " has ", most,
+               "; take a smaller dtype or head dim, or another GPU");
+}
 
 CublasHandle& StreamContext::cublas() const {
   if (main_ != nullptr) return main().cublas();
@@ -179,6 +190,13 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& options) {
   return std::make_shared<cuda::StreamContext>(
       std::make_unique<cuda::CudaAllocator>(options.device, stream, options.cache), stream,
       options);
+}
+
+CudaProducts CudaProductsOf(const ContextPtr& gpu) {
+  APOGEE_CHECK(gpu != nullptr && gpu->device().type == DeviceType::kCuda,
+               "CudaProductsOf: needs the context of a GPU, got ",
+               gpu == nullptr ? "none" : gpu->device().ToString());
+  return cuda::StreamContext::Of(*gpu).cublas().products();
 }
 
 ContextPtr PinnedContext(const ContextPtr& gpu) {

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Matrix products by cuBLASLt. If it lacks a product's combination of dtypes, bias or epilogue,
-// kernels here run before or after it.
+// Matrix products by cuBLASLt. Where it lacks a product's combination of dtypes, bias or epilogue,
+// kernels here run before or after it. Where it needs aligned rows, or is slow without them, the
+// product runs on aligned copies. Where it has nothing at all, a kernel of ours computes it. Each
+// of these ways computes in f32 (f64 for f64) and rounds once.
 #include "apogee/tensor/cuda/activation.cuh"
 #include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/divisor.cuh"
 #include "apogee/tensor/cuda/device/launch.cuh"
 #include "apogee/tensor/cuda/kernels.h"
 #include "apogee/tensor/cuda/runtime/cublas.h"
+#include "apogee/tensor/cuda/runtime/own_product.h"
+#include "apogee/tensor/cuda/runtime/padded_product.h"
 #include "apogee/tensor/cuda/runtime/staged_product.h"
 
 namespace apogee::cuda {
@@ -26,11 +31,34 @@ __device__ __forceinline__ C LoadBias(DType dtype, const void* bias, int64_t j) 
   }
 }
 
-// c = alpha * sums + beta * c + bias, computed in C and rounded once. sums is [batch, m, n], or
-// null for zeros.
+// Sums in C of all elements of a product, [batch, m, n] with aligned rows.
+template <typename C>
+class Sums {
+ public:
+  Sums(const DeviceContext& context, const MatMulArgs& args)
+      : ld_(AlignedStride(args.n)),
+        block_(context, args.batch * args.m * ld_ * int64_t{sizeof(C)}) {}
+  // Makes the product write to the sums.
+  void Receive(MatMulArgs& product) const {
+    product.c = block_.data<C>();
+    product.c_dtype = DTypeOf<C>();
+    product.ldc = ld_;
+    product.c_batch = product.m * ld_;
+  }
+  const C* data() const { return block_.data<C>(); }
+  int64_t ld() const { return ld_; }
+
+ private:
+  int64_t ld_;
+  Workspace block_;
+};
+
+// c = alpha * sums + beta * c + bias, computed in C and rounded once. sums: null for zeros.
 template <typename T, typename C>
-void FinishProduct(const DeviceContext& context, const MatMulArgs& args, const C* sums) {
+void FinishProduct(const DeviceContext& context, const MatMulArgs& args, const Sums<C>* sums) {
   T* const c = static_cast<T*>(args.c);
+  const C* const from = sums == nullptr ? nullptr : sums->data();
+  const int64_t ld = sums == nullptr ? 0 : sums->ld();
   const void* const bias = args.bias;
   const DType bias_dtype = args.bias_dtype;
   const C alpha = static_cast<C>(args.alpha), beta = static_cast<C>(args.beta);
@@ -38,7 +66,7 @@ void FinishProduct(const DeviceContext& context, const MatMulArgs& args, const C
   ForEach(context, args.batch * m * n, [=] __device__(int64_t i) {
     const int64_t row = i / n, j = i - row * n, z = row / m;
     T* const to = c + z * c_batch + (row - z * m) * ldc + j;
-    C value = sums == nullptr ? C(0) : alpha * sums[i];
+    C value = from == nullptr ? C(0) : alpha * from[row * ld + j];
     if (beta != 0) value += beta * static_cast<C>(Load(to));
     if (bias != nullptr) value += LoadBias<C>(bias_dtype, bias, j);
     *to = Cast<T>(value);
@@ -46,13 +74,26 @@ void FinishProduct(const DeviceContext& context, const MatMulArgs& args, const C
 }
 
 template <typename C>
-void FinishAny(const DeviceContext& context, const MatMulArgs& args, const C* sums) {
+void FinishAny(const DeviceContext& context, const MatMulArgs& args, const Sums<C>* sums) {
   DispatchFloat(args.c_dtype, "matmul",
                 [&]<typename T>() { FinishProduct<T, C>(context, args, sums); });
 }
 
+// The product without its bias, for dtypes that cuBLASLt has.
+void MatMulPlain(const DeviceContext& context, MatMulArgs args) {
+  const StreamContext& gpu = StreamContext::Of(context);
+  args.bias = nullptr;
+  if (gpu.cublas().TryMatMul(gpu, args)) return;
+  const PaddedOperands unaligned = OperandsToPad(args, 0);
+  if (!unaligned.any()) return MatMulOwn(gpu, args);
+  MatMulPadded(gpu, args, unaligned, [&](const MatMulArgs& part) {
+    if (!gpu.cublas().TryMatMul(gpu, part)) MatMulOwn(gpu, part);
+  });
+}
+
 // The product with the bias in f32, so that cuBLASLt adds it. `product` has another bias dtype.
-void MatMulWideBias(const DeviceContext& context, MatMulArgs product) {
+// Returns false if cuBLASLt cannot.
+bool TryWideBias(const DeviceContext& context, MatMulArgs product) {
   const StreamContext& gpu = StreamContext::Of(context);
   const Workspace wide(context, product.n * int64_t{sizeof(float)});
   float* const to = wide.data<float>();
@@ -62,55 +103,66 @@ void MatMulWideBias(const DeviceContext& context, MatMulArgs product) {
           [=] __device__(int64_t j) { to[j] = LoadBias<float>(dtype, bias, j); });
   product.bias = to;
   product.bias_dtype = DType::kF32;
-  gpu.cublas().MatMul(gpu, product);
+  return gpu.cublas().TryMatMul(gpu, product);
 }
 
+// Rows may be unaligned.
 template <typename C>
-void MatMul(const DeviceContext& context, const MatMulArgs& args) {
+void MatMulOf(const DeviceContext& context, const MatMulArgs& args) {
   const StreamContext& gpu = StreamContext::Of(context);
-  if (args.k == 0) return FinishAny<C>(context, args, nullptr);
   const bool takes = CublasHandle::Takes(args.dtype, args.c_dtype);
-  if (takes && (args.bias == nullptr || CublasHandle::TakesBias(args))) {
-    return gpu.cublas().MatMul(gpu, args);
+  if (takes && args.bias == nullptr) return MatMulPlain(context, args);
+  if (takes && CublasHandle::TakesBias(args)) {
+    if (gpu.cublas().TryMatMul(gpu, args)) return;
+  } else if (takes && args.c_dtype == DType::kF32) {
+    if (TryWideBias(context, args)) return;
   }
-  if (takes && args.c_dtype == DType::kF32) return MatMulWideBias(context, args);
   MatMulArgs product = args;
-  product.bias = nullptr;
   if (takes && args.c_dtype == DTypeOf<C>()) {
     // c is not rounded between the two steps, so the bias may be added first.
     FinishAny<C>(context, args, nullptr);
     product.beta = 1;
-    return gpu.cublas().MatMul(gpu, product);
+    return MatMulPlain(context, product);
   }
-  const Workspace sums(context, args.batch * args.m * args.n * int64_t{sizeof(C)});
-  product.c = sums.data<C>();
-  product.c_dtype = DTypeOf<C>();
-  product.ldc = args.n;
-  product.c_batch = args.m * args.n;
+  const Sums<C> sums(context, args);
+  sums.Receive(product);
   product.alpha = 1;
   product.beta = 0;
-  gpu.cublas().MatMul(gpu, product);
-  FinishAny<C>(context, args, sums.data<C>());
+  MatMulPlain(context, product);
+  FinishAny<C>(context, args, &sums);
 }
 
-// As cuBLASLt's epilogue: the GELU of the sums before they are rounded.
+template <typename C>
+void MatMul(const DeviceContext& context, const MatMulArgs& args) {
+  if (args.k == 0) return FinishAny<C>(context, args, nullptr);
+  const PaddedOperands slow = OperandsToPad(args, kUsesThatPay);
+  if (!slow.any()) return MatMulOf<C>(context, args);
+  MatMulPadded(context, args, slow, [&](const MatMulArgs& part) { MatMulOf<C>(context, part); });
+}
+
+// The GELU of the sums before they are rounded, as cuBLASLt's epilogue.
 void MatMulGelu(const DeviceContext& context, const MatMulActivationArgs& args) {
   const StreamContext& gpu = StreamContext::Of(context);
   const MatMulArgs& product = args.product;
   const bool takes_bias = product.bias == nullptr || CublasHandle::TakesBias(product);
-  if (product.k > 0 && takes_bias && gpu.cublas().TryGelu(gpu, args)) return;
-  const int64_t n = product.batch * product.m * product.n;
-  const Workspace sums(context, n * int64_t{sizeof(float)});
+  if (gpu.allow_fast_gelu() && product.k > 0 && takes_bias && gpu.cublas().TryGelu(gpu, args)) {
+    return;
+  }
+  const Sums<float> sums(context, product);
   MatMulArgs wide = product;
-  wide.c = sums.data<float>();
-  wide.c_dtype = DType::kF32;
+  sums.Receive(wide);
   MatMul<float>(context, wide);
-  const float* const from = sums.data<float>();
+  const float* const from = sums.data();
+  const int64_t n = product.n, ld = sums.ld();
   BFloat16* const pre = static_cast<BFloat16*>(product.c);
   BFloat16* const y = static_cast<BFloat16*>(args.y);
-  ForEach(context, n, [=] __device__(int64_t i) {
-    pre[i] = Cast<BFloat16>(from[i]);
-    y[i] = Cast<BFloat16>(GeluTanh::Forward(from[i]));
+  const int64_t all = product.batch * product.m * n;
+  const WideDivisor by_n(n, all);
+  ForEach(context, all, [=] __device__(int64_t i) {
+    const int64_t row = by_n.Divide(i);
+    const float sum = from[row * ld + i - row * n];
+    pre[i] = Cast<BFloat16>(sum);
+    y[i] = Cast<BFloat16>(GeluTanh::Forward(sum));
   });
 }
 

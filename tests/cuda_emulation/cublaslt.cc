@@ -3,11 +3,21 @@
 // The calls of cuBLASLt that the library makes, on the emulated GPU. A product obeys every
 // attribute that was set. It refuses the same things as the real one: types and epilogues that it
 // lacks, pointers that are less aligned than promised, an algorithm of another problem.
+//
+// The real one has no algorithm for some products, and which ones is not documented. The
+// environment variable APOGEE_EMULATED_CUBLASLT_REFUSES is read by every call, and names some to
+// refuse, separated by commas:
+//   bias, gelu   epilogues that add a bias; epilogues with GELU
+//   unaligned    operands of 2 bytes whose rows do not begin at multiples of 16 bytes
+//   ones         a size of 1
+//   late         the heuristic has an algorithm for the above, and the product refuses it
+//   all          every product
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -68,16 +78,41 @@ uint64_t Hash(const Product& product, const Layout* layouts) {
   return std::hash<std::string_view>{}(text);
 }
 
+bool Refuses(const char* what) {
+  const char* names = std::getenv("APOGEE_EMULATED_CUBLASLT_REFUSES");
+  if (names == nullptr) return false;
+  return ("," + std::string(names) + ",").find("," + std::string(what) + ",") != std::string::npos;
+}
+
+// `alignment`: of the addresses.
+bool IsRefused(const Product& product, const Layout* layouts, const uint32_t* alignment) {
+  if (Refuses("all") || (Refuses("bias") && product.adds_bias()) ||
+      (Refuses("gelu") && product.has_gelu())) {
+    return true;
+  }
+  const uint64_t k = product.trans_a == CUBLAS_OP_T ? layouts[0].rows : layouts[0].cols;
+  if (Refuses("ones") && (layouts[3].rows == 1 || layouts[3].cols == 1 || k == 1)) return true;
+  const bool halves = layouts[0].type == CUDA_R_16BF || layouts[0].type == CUDA_R_16F;
+  for (int i = 0; halves && Refuses("unaligned") && i < 4; ++i) {
+    const int64_t bytes = layouts[i].type == CUDA_R_32F ? 4 : 2;
+    if (alignment[i] < 16 || layouts[i].ld * bytes % 16 != 0) return true;
+    if (layouts[i].batch > 1 && layouts[i].stride * bytes % 16 != 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 }  // namespace cuda_emulation
 
 using cuda_emulation::Algorithm;
 using cuda_emulation::As;
 using cuda_emulation::IsDevice;
+using cuda_emulation::IsRefused;
 using cuda_emulation::Layout;
 using cuda_emulation::Preference;
 using cuda_emulation::Product;
 using cuda_emulation::Read;
+using cuda_emulation::Refuses;
 using cuda_emulation::StreamOf;
 using cuda_emulation::Work;
 
@@ -196,6 +231,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (requested < 1 || !cuda_emulation::FitTogether(product, layouts))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!cuda_emulation::IsSupported(product, layouts)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!Refuses("late") && IsRefused(product, layouts, wanted.alignment)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   // Some products want a workspace, like the real one's products with split sums.
   const uint64_t workspace =
       (wanted.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0 && layouts[0].cols % 2 == 0
@@ -225,6 +263,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (algorithm.problem != cuda_emulation::Hash(product, layouts))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.workspace > workspace_bytes) return CUBLAS_STATUS_INVALID_VALUE;
+  if (Refuses("late") && IsRefused(product, layouts, algorithm.alignment)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   const void* const addresses[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) {
     const bool aligned = reinterpret_cast<uintptr_t>(addresses[i]) % algorithm.alignment[i] == 0;

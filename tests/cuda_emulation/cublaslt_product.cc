@@ -50,6 +50,12 @@ void WriteAs(void* data, cudaDataType type, int64_t i, double value) {
   }
 }
 
+// As the GELU of the real one seems to be rounded: bf16 toward zero.
+void WriteGelu(void* data, cudaDataType type, int64_t i, float value) {
+  if (type != CUDA_R_16BF) return WriteAs(data, type, i, static_cast<double>(value));
+  static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+}
+
 // Rounds to 10 bits of mantissa.
 float ToTf32(float x) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000u) & ~uint32_t{0x1fff});
@@ -103,7 +109,8 @@ void Work<C>::operator()() const {
         }
         if (product.has_gelu()) {
           WriteAs(product.aux, ld.type, col * product.aux_ld + row, static_cast<double>(value));
-          value = GeluTanh(value);
+          WriteGelu(d, ld.type, Index(ld, z, row, col), static_cast<float>(GeluTanh(value)));
+          continue;
         }
         WriteAs(d, ld.type, Index(ld, z, row, col), static_cast<double>(value));
       }

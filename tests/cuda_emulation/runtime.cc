@@ -3,7 +3,8 @@
 // The calls of the CUDA runtime that the library makes, on one emulated GPU.
 //
 // Environment variables:
-//   APOGEE_EMULATED_GPU        "none" (no GPU), "no_driver", "old" (the kernels do not fit it)
+//   APOGEE_EMULATED_GPU        "none" (no GPU), "no_driver", "old" (the kernels do not fit it),
+//                              "small" (the shared memory of consumer GPUs: 99 KiB a block)
 //   APOGEE_EMULATED_GPU_BYTES  the size of its memory
 //   APOGEE_EMULATED_GPU_BUS    its place on the bus: processes with the same one share a GPU;
 //                              without it each process has its own
@@ -37,6 +38,9 @@ std::string Kind() {
   return kind == nullptr ? "" : kind;
 }
 
+// Of a block.
+int SharedLimit() { return (Kind() == "small" ? 99 : 227) * 1024; }
+
 double NowMs() {
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -49,7 +53,7 @@ cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thre
   const size_t threads = size_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
   const size_t blocks = size_t{config.gridDim.x} * config.gridDim.y * config.gridDim.z;
   if (threads == 0 || threads > 1024 || blocks == 0 || config.gridDim.y > 65535 ||
-      config.gridDim.z > 65535 || config.dynamicSmemBytes > 227 * 1024) {
+      config.gridDim.z > 65535 || config.dynamicSmemBytes > static_cast<size_t>(SharedLimit())) {
     return Noted(cudaErrorInvalidConfiguration);
   }
   return Noted(StreamOf(config.stream)
@@ -92,7 +96,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = 0;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 * 1024;
+      *value = cuda_emulation::SharedLimit();
       return cudaSuccess;
     default:
       return Noted(cudaErrorInvalidValue);
@@ -115,7 +119,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return cuda_emulation::Kind() == "old" ? Noted(cudaErrorNoKernelImageForDevice) : cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
-  return value <= 227 * 1024 ? cudaSuccess : Noted(cudaErrorInvalidValue);
+  return value <= cuda_emulation::SharedLimit() ? cudaSuccess : Noted(cudaErrorInvalidValue);
 }
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {

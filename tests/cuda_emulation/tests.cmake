@@ -3,4 +3,8 @@ if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
   target_compile_definitions(tensor_cuda_context_test PRIVATE APOGEE_EMULATED_CUDA=1)
   apogee_test(NAME cuda_emulation_test SRCS cuda_emulation/emulation_test.cc LAYERS tensor
               LIBS apogee_cuda_emulation LABELS cuda)
+  foreach(subject refused_products small_gpu)
+    apogee_test(NAME cuda_${subject}_test SRCS cuda_emulation/${subject}_test.cc LAYERS tensor
+                LIBS apogee_cuda_emulation LABELS cuda)
+  endforeach()
 endif()

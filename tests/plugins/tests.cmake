@@ -52,3 +52,6 @@ apogee_test(NAME plugins_hybrid_recurrent_test SRCS plugins/hybrid/hybrid_recurr
             LIBS apogee_matrix LABELS threads TIMEOUT 300)
 apogee_test(NAME plugins_hybrid_attention_test SRCS plugins/hybrid/hybrid_attention_test.cc LAYERS booster
             LIBS apogee_matrix LABELS threads TIMEOUT 300)
+if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
+  apogee_test(NAME plugins_odd_vocabulary_test SRCS plugins/hybrid/odd_vocabulary_test.cc LAYERS booster LABELS cuda)
+endif()

@@ -191,7 +191,8 @@ void AttentionMmaBackward(const DeviceContext& context, const AttentionBackwardA
   const auto grid = [&](int64_t tokens, int64_t heads) {
     return Grid{.blocks = {static_cast<unsigned>(CeilDiv(tokens, kOwn) * args.batch * heads)},
                 .threads = {kWarps * kWarp},
-                .shared_bytes = sizeof(Shared<T, kD>)};
+                .shared_bytes = sizeof(Shared<T, kD>),
+                .name = "attention_backward"};
   };
   if (const Grid keys = grid(args.kv_tokens, args.kv_heads); keys.blocks.x > 0) {
     Launch(context, keys, &KeyKernel<T, kD>, args, dots, vectors);

@@ -163,14 +163,17 @@ void AttentionRowsBackward(const DeviceContext& context, const AttentionBackward
     Launch(context,
            {.blocks = {count},
             .threads = {Rows::kWarps * kWarp},
-            .shared_bytes = kTiles + 2 * kWeights},
+            .shared_bytes = kTiles + 2 * kWeights,
+            .name = "attention_backward"},
            &KeyKernel<T, Rows>, args, dots);
   }
   if (const unsigned count = blocks(args.q_tokens, args.heads); count > 0) {
-    Launch(
-        context,
-        {.blocks = {count}, .threads = {Rows::kWarps * kWarp}, .shared_bytes = kTiles + kWeights},
-        &QueryKernel<T, Rows>, args, dots);
+    Launch(context,
+           {.blocks = {count},
+            .threads = {Rows::kWarps * kWarp},
+            .shared_bytes = kTiles + kWeights,
+            .name = "attention_backward"},
+           &QueryKernel<T, Rows>, args, dots);
   }
 }
 

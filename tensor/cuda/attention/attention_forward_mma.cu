@@ -124,7 +124,8 @@ void ForwardOf(const DeviceContext& context, const AttentionForwardArgs& args) {
   Launch(context,
          {.blocks = {static_cast<unsigned>(blocks)},
           .threads = {kWarps * kWarp},
-          .shared_bytes = int64_t{sizeof(T)} * (kOwn + 2 * kKeys) * kMmaStride<kD>},
+          .shared_bytes = int64_t{sizeof(T)} * (kOwn + 2 * kKeys) * kMmaStride<kD>,
+          .name = "attention_forward"},
          &ForwardKernel<T, kD, kWarps>, args, vectors);
 }
 

@@ -82,12 +82,13 @@ void AttentionRowsForward(const DeviceContext& context, const AttentionForwardAr
   using C = ComputeType<T>;
   const int64_t blocks = CeilDiv(args.q_tokens, Rows::kOwn) * args.batch * args.heads;
   if (blocks == 0) return;
-  Launch(context,
-         {.blocks = {static_cast<unsigned>(blocks)},
-          .threads = {Rows::kWarps * kWarp},
-          .shared_bytes =
-              int64_t{sizeof(C)} * (Rows::kOwnTile + 2 * Rows::kLaneTile + Rows::kWeights)},
-         &ForwardKernel<T, Rows>, args);
+  Launch(
+      context,
+      {.blocks = {static_cast<unsigned>(blocks)},
+       .threads = {Rows::kWarps * kWarp},
+       .shared_bytes = int64_t{sizeof(C)} * (Rows::kOwnTile + 2 * Rows::kLaneTile + Rows::kWeights),
+       .name = "attention_forward"},
+      &ForwardKernel<T, Rows>, args);
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ namespace apogee::cuda {
 struct Grid {
   dim3 blocks = {1};
   dim3 threads = {256};
-  int64_t shared_bytes = 0;  // dynamic, beyond what the kernel declares
+  int64_t shared_bytes = 0;       // dynamic, beyond what the kernel declares
+  const char* name = "a kernel";  // in the error if the GPU has less shared memory
 };
 
 template <typename... Params, typename... Args>
@@ -38,6 +39,7 @@ void Launch(const DeviceContext& context, const Grid& grid, void (*kernel)(Param
   const StreamContext& gpu = StreamContext::Of(context);
   gpu.Use();
   if (grid.shared_bytes > 48 * 1024) {
+    gpu.CheckSharedBytes(grid.shared_bytes, grid.name);
     CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    static_cast<int>(grid.shared_bytes)),

@@ -47,10 +47,23 @@ struct Problem {
   auto operator<=>(const Problem&) const = default;
 };
 
-Problem ProblemOf(const StreamContext& gpu, const MatMulArgs& args) {
-  // The stride of a single row is not used and may be anything, but cuBLASLt wants at least the
-  // row's length.
-  const auto stride = [](int64_t ld, int64_t rows, int64_t cols) { return rows == 1 ? cols : ld; };
+// A vector that is a stored column is read as a row.
+void ColumnToRow(bool& trans, int64_t& ld, int64_t rows, int64_t cols) {
+  if (cols != 1 || ld != 1) return;
+  trans = !trans;
+  ld = rows;
+}
+
+Problem ProblemOf(const StreamContext& gpu, MatMulArgs args) {
+  ColumnToRow(args.a_trans, args.lda, args.a_trans ? args.k : args.m,
+              args.a_trans ? args.m : args.k);
+  ColumnToRow(args.b_trans, args.ldb, args.b_trans ? args.n : args.k,
+              args.b_trans ? args.k : args.n);
+  // The stride of a single row is not used and may be anything from the row's length on. One that
+  // keeps rows aligned is sure to have an algorithm.
+  const auto stride = [](int64_t ld, int64_t rows, int64_t cols) {
+    return rows == 1 ? AlignedStride(cols) : ld;
+  };
   return {.dtype = args.dtype,
           .c_dtype = args.c_dtype,
           .bias = args.bias != nullptr,
@@ -172,13 +185,6 @@ void SetOperands(const MatMulPlan& plan, const EpilogueOperands& operands) {
   }
 }
 
-std::string NoAlgorithm(const Problem& p) {
-  return internal::Concat("cuBLASLt has no algorithm for ", DTypeName(p.dtype), " to ",
-                          DTypeName(p.c_dtype), ", batch ", p.batch, " m ", p.m, " n ", p.n, " k ",
-                          p.k, " lda ", p.lda, " ldb ", p.ldb, " ldc ", p.ldc,
-                          p.bias ? " with bias" : "");
-}
-
 MatMulPlan MakePlan(cublasLtHandle_t handle, const Problem& p, const EpilogueOperands& operands) {
   const CublasApi& api = CublasApi::Get();
   MatMulPlan plan = {.product = ProductOf(p),
@@ -196,6 +202,9 @@ MatMulPlan MakePlan(cublasLtHandle_t handle, const Problem& p, const EpilogueOpe
   if (plan.status == CUBLAS_STATUS_SUCCESS) {
     plan.status = found == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : plan.algorithm.state;
   }
+  if (plan.status != CUBLAS_STATUS_NOT_SUPPORTED) {
+    api.Check(plan.status, "cublasLtMatmulAlgoGetHeuristic");
+  }
   return plan;
 }
 
@@ -206,14 +215,15 @@ struct CublasHandle::Impl {
   Owned<cublasLtHandle_t> handle = {nullptr, api.cublasLtDestroy};
   std::mutex mutex;  // held during a call: a plan's product holds one call's bias
   std::map<Problem, MatMulPlan> plans;
+  CudaProducts products;
 
-  const MatMulPlan& PlanOf(const Problem& problem, const EpilogueOperands& operands);
-  // Queues the plan's product; the result goes to `c`.
-  void Run(const StreamContext& gpu, const MatMulPlan& plan, const MatMulArgs& args, void* c) const;
+  MatMulPlan& PlanOf(const Problem& problem, const EpilogueOperands& operands);
+  // Queues the problem's product; the result goes to `c`. Returns false if there is no algorithm.
+  bool TryRun(const StreamContext& gpu, const Problem& problem, const EpilogueOperands& operands,
+              const MatMulArgs& args, void* c);
 };
 
-const MatMulPlan& CublasHandle::Impl::PlanOf(const Problem& problem,
-                                             const EpilogueOperands& operands) {
+MatMulPlan& CublasHandle::Impl::PlanOf(const Problem& problem, const EpilogueOperands& operands) {
   auto found = plans.find(problem);
   if (found == plans.end()) {
     found = plans.emplace(problem, MakePlan(handle.get(), problem, operands)).first;
@@ -221,20 +231,35 @@ const MatMulPlan& CublasHandle::Impl::PlanOf(const Problem& problem,
   return found->second;
 }
 
-void CublasHandle::Impl::Run(const StreamContext& gpu, const MatMulPlan& plan,
-                             const MatMulArgs& args, void* c) const {
-  const float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
-  const bool f64 = args.dtype == DType::kF64;
-  const size_t bytes = plan.algorithm.workspaceSize;
-  std::optional<Workspace> workspace;
-  if (bytes > 0) workspace.emplace(gpu, static_cast<int64_t>(bytes));
-  api.Check(
-      api.cublasLtMatmul(handle.get(), plan.product.get(),
-                         f64 ? static_cast<const void*>(&args.alpha) : &alpha, args.b, plan.b.get(),
-                         args.a, plan.a.get(), f64 ? static_cast<const void*>(&args.beta) : &beta,
-                         c, plan.c.get(), c, plan.c.get(), &plan.algorithm.algo,
-                         workspace ? workspace->data<void>() : nullptr, bytes, gpu.stream()),
-      "cublasLtMatmul");
+bool CublasHandle::Impl::TryRun(const StreamContext& gpu, const Problem& problem,
+                                const EpilogueOperands& operands, const MatMulArgs& args, void* c) {
+  gpu.Use();
+  std::lock_guard lock(mutex);
+  MatMulPlan& plan = PlanOf(problem, operands);
+  if (plan.status == CUBLAS_STATUS_SUCCESS) {
+    SetOperands(plan, operands);
+    const float alpha = static_cast<float>(args.alpha), beta = static_cast<float>(args.beta);
+    const bool f64 = args.dtype == DType::kF64;
+    const size_t bytes = plan.algorithm.workspaceSize;
+    std::optional<Workspace> workspace;
+    if (bytes > 0) workspace.emplace(gpu, static_cast<int64_t>(bytes));
+    // It may still refuse what its heuristic has chosen.
+    plan.status = api.cublasLtMatmul(
+        handle.get(), plan.product.get(), f64 ? static_cast<const void*>(&args.alpha) : &alpha,
+        args.b, plan.b.get(), args.a, plan.a.get(),
+        f64 ? static_cast<const void*>(&args.beta) : &beta, c, plan.c.get(), c, plan.c.get(),
+        &plan.algorithm.algo, workspace ? workspace->data<void>() : nullptr, bytes, gpu.stream());
+  }
+  if (plan.status == CUBLAS_STATUS_NOT_SUPPORTED) {
+    if (problem.bias || problem.gelu) ++products.unfused;
+    return false;
+  }
+  if (const cublasStatus_t status = plan.status; status != CUBLAS_STATUS_SUCCESS) {
+    plans.erase(problem);
+    api.Check(status, "cublasLtMatmul");
+  }
+  ++products.cublas;
+  return true;
 }
 
 CublasHandle::CublasHandle() : impl_(std::make_unique<Impl>()) {
@@ -254,35 +279,29 @@ bool CublasHandle::TakesBias(const MatMulArgs& args) {
          AlignmentOf(args.bias) >= 16;
 }
 
-void CublasHandle::MatMul(const StreamContext& gpu, const MatMulArgs& args) {
-  gpu.Use();
-  const Problem p = ProblemOf(gpu, args);
-  const EpilogueOperands operands = {.bias = args.bias, .pre = nullptr};
-  std::lock_guard lock(impl_->mutex);
-  const MatMulPlan& plan = impl_->PlanOf(p, operands);
-  if (const cublasStatus_t status = plan.status; status != CUBLAS_STATUS_SUCCESS) {
-    impl_->plans.erase(p);
-    impl_->api.Check(status, NoAlgorithm(p));
-  }
-  SetOperands(plan, operands);
-  impl_->Run(gpu, plan, args, args.c);
+bool CublasHandle::TryMatMul(const StreamContext& gpu, const MatMulArgs& args) {
+  return impl_->TryRun(gpu, ProblemOf(gpu, args), {.bias = args.bias, .pre = nullptr}, args,
+                       args.c);
 }
 
 bool CublasHandle::TryGelu(const StreamContext& gpu, const MatMulActivationArgs& args) {
   const MatMulArgs& product = args.product;
   // The operand of the GELU, which is stored too, needs rows that are whole multiples of 16 bytes.
   if (product.batch != 1 || product.ldc % 8 != 0 || AlignmentOf(product.c) < 16) return false;
-  gpu.Use();
   Problem problem = ProblemOf(gpu, product);
   problem.gelu = true;
   problem.c_alignment = AlignmentOf(args.y);
-  const EpilogueOperands operands = {.bias = product.bias, .pre = product.c};
+  return impl_->TryRun(gpu, problem, {.bias = product.bias, .pre = product.c}, product, args.y);
+}
+
+CudaProducts CublasHandle::products() const {
   std::lock_guard lock(impl_->mutex);
-  const MatMulPlan& plan = impl_->PlanOf(problem, operands);
-  if (plan.status != CUBLAS_STATUS_SUCCESS) return false;
-  SetOperands(plan, operands);
-  impl_->Run(gpu, plan, product, args.y);
-  return true;
+  return impl_->products;
+}
+
+void CublasHandle::Count(int64_t CudaProducts::*way) {
+  std::lock_guard lock(impl_->mutex);
+  ++(impl_->products.*way);
 }
 
 }  // namespace apogee::cuda

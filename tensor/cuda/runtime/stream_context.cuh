@@ -51,7 +51,10 @@ class StreamContext : public DeviceContext {
   const StreamContext& main() const { return main_ == nullptr ? *this : Of(*main_); }
   // The GPU's number of streaming multiprocessors, which tells how many blocks fill it.
   int num_multiprocessors() const { return num_multiprocessors_; }
+  // Throws Error if a block on this GPU cannot have `bytes` of shared memory, which `kernel` needs.
+  void CheckSharedBytes(int64_t bytes, const char* kernel) const;
   bool allow_tf32() const { return allow_tf32_; }
+  bool allow_fast_gelu() const { return allow_fast_gelu_; }
   // The first call makes the handle. Throws Error if there is no cuBLASLt.
   CublasHandle& cublas() const;
 
@@ -69,7 +72,7 @@ class StreamContext : public DeviceContext {
   cudaStream_t stream_;
   mutable PinnedCopies copies_;
   int num_multiprocessors_ = 1;
-  bool allow_tf32_;
+  bool allow_tf32_, allow_fast_gelu_;
   mutable std::mutex cublas_mutex_;
   mutable std::unique_ptr<CublasHandle> cublas_;
   mutable std::mutex constants_mutex_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "apogee/comm/nccl/backoff.h"
 #include "apogee/tests/comm/nccl/nccl_ranks.h"
 
 namespace apogee::comm::nccl {
@@ -176,6 +177,35 @@ TEST(NcclTest, CompletionIsTheCallers) {
     *open = true;
     operation->Wait();
   });
+}
+
+// A call that NCCL has queued at once must not cost a sleep: an all-reduce of a bucket takes less
+// time than the shortest one.
+TEST(NcclTest, SleepsOnlyForSlowCalls) {
+  StubNccl stub;
+  const auto sleeps = [&](int num_calls) {
+    int64_t count = 0;
+    RunStubRanks(stub, 1, {}, [&](StubRank& rank) {
+      const int64_t before = rank.communicator().num_sleeps();
+      float x = 3;
+      for (int i = 0; i < num_calls; ++i) {
+        rank.Submit({.count = 1, .input = &x, .output = &x})->Wait();
+      }
+      count = rank.communicator().num_sleeps() - before;
+    });
+    return count;
+  };
+  EXPECT_EQ(sleeps(20), 0);
+  stub.SetFaults("slow");  // in progress for 110 checks
+  EXPECT_EQ(sleeps(3), 3 * (110 + 1 - Backoff::kSpins));
+}
+
+TEST(NcclTest, BackoffGrows) {
+  Backoff backoff;
+  for (int i = 0; i < Backoff::kSpins; ++i) ASSERT_EQ(backoff.Next().count(), 0);
+  std::vector<int64_t> pauses;
+  for (int i = 0; i < 8; ++i) pauses.push_back(backoff.Next().count());
+  EXPECT_EQ(pauses, (std::vector<int64_t>{20, 40, 80, 160, 320, 640, 1000, 1000}));
 }
 
 TEST(NcclTest, RefusesCallsThatCannotBe) {

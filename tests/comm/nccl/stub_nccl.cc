@@ -75,7 +75,7 @@ namespace {
 
 // NCCL returns at once and goes on by itself.
 Result Begin(Comm comm) {
-  comm->polls_to_come = 2;
+  comm->polls_to_come = comm->Has("slow") ? 110 : 2;
   return kInProgress;
 }
 
