@@ -11,6 +11,7 @@
 namespace apogee::comm::cuda {
 namespace {
 
+using apogee::cuda::AsVector;
 using apogee::cuda::CeilDiv;
 using apogee::cuda::ForEach;
 using apogee::cuda::IsAligned16;

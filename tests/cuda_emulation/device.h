@@ -98,9 +98,9 @@ inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::thread
 inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::blocks, dim3> gridDim;
 
 // All fibers of a block run on one thread, which runs one block at a time. So a thread_local is the
-// block's shared memory.
+// block's shared memory. constinit: no guard variable, which threads would share, too.
 #undef __shared__
-#define __shared__ static thread_local
+#define __shared__ static constinit thread_local
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __global__
@@ -250,7 +250,7 @@ cudaError_t LaunchEmulatedKernel(const cudaLaunchConfig_t* config, void (*kernel
   return cuda_emulation::Enqueue(
       *config, reinterpret_cast<const void*>(kernel),
       [kernel, arguments = std::tuple<std::remove_cvref_t<Params>...>(
-                            std::forward<Args>(args)...)] { std::apply(kernel, arguments); });
+                   std::forward<Args>(args)...)] { std::apply(kernel, arguments); });
 }
 
 #endif  // APOGEE_TESTS_CUDA_EMULATION_DEVICE_H_

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/tests/cuda_emulation/race_kernels.h"
-
 #include <map>
 
 #include "apogee/tensor/cuda/attention/mma.cuh"
 #include "apogee/tensor/cuda/device/device.cuh"
 #include "apogee/tensor/cuda/device/launch.cuh"
+#include "apogee/tests/cuda_emulation/race_kernels.h"
 
 namespace apogee {
 namespace {
@@ -154,7 +153,8 @@ void RunRaceKernel(const DeviceContext& gpu, const std::string& name, void* data
                         words + 128);
   }
   if (name == "vector" || name == "vector misaligned") {
-    return cuda::Launch(gpu, {.threads = {4}}, name == "vector" ? &VectorKernel<4> : &VectorKernel<2>,
+    return cuda::Launch(gpu, {.threads = {4}},
+                        name == "vector" ? &VectorKernel<4> : &VectorKernel<2>,
                         static_cast<float*>(data));
   }
 }

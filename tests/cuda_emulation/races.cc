@@ -54,9 +54,8 @@ const char* Verb(Access access) {
 }
 
 std::string Triple(uint32_t index, const dim3& sizes) {
-  return "(" + std::to_string(index % sizes.x) + ", " +
-         std::to_string(index / sizes.x % sizes.y) + ", " +
-         std::to_string(index / sizes.x / sizes.y) + ")";
+  return "(" + std::to_string(index % sizes.x) + ", " + std::to_string(index / sizes.x % sizes.y) +
+         ", " + std::to_string(index / sizes.x / sizes.y) + ")";
 }
 
 }  // namespace
@@ -64,7 +63,7 @@ std::string Triple(uint32_t index, const dim3& sizes) {
 Races* Races::OfThisThread() {
   static const bool on = [] {
     const char* set = std::getenv("APOGEE_EMULATED_GPU_RACES");
-    return set == nullptr || std::string_view(set) != "0";
+    return set != nullptr && std::string_view(set) == "1";
   }();
   thread_local std::unique_ptr<Races> races = on ? std::make_unique<Races>() : nullptr;
   return races.get();
@@ -87,8 +86,7 @@ void Races::Note(Access access, const void* address, size_t bytes, const void* c
   const auto begin = reinterpret_cast<uintptr_t>(address);
   if (stack_.Contains(begin)) return;
   now_.code = CodeOf(code);
-  shadow_.ForEachCell(begin, bytes,
-                      [&](Cell& cell, uintptr_t at) { NoteCell(access, cell, at); });
+  shadow_.ForEachCell(begin, bytes, [&](Cell& cell, uintptr_t at) { NoteCell(access, cell, at); });
 }
 
 bool Races::Before(const Stamp& earlier, uintptr_t address) const {
@@ -105,7 +103,8 @@ void Races::NoteCell(Access access, Cell& cell, uintptr_t address) {
   const auto check = [&](const Accessors& accessors, const char* did) {
     if (const Stamp* other = accessors.Find(before)) Report(access, did, *other, address);
   };
-  if (!cell.write.empty() && !before(cell.write)) Report(access, "has written", cell.write, address);
+  if (!cell.write.empty() && !before(cell.write))
+    Report(access, "has written", cell.write, address);
   if (access != Access::kRead) check(cell.reads, "has read");
   if (access != Access::kAtomic && cell.atomics != 0) {
     check(shadow_.AtomicsOf(cell), "has changed by an atomic operation");

@@ -37,7 +37,7 @@ struct Range {
 // The detector of one stream's launches.
 class Races {
  public:
-  // The calling thread's detector; null if it is off (APOGEE_EMULATED_GPU_RACES=0).
+  // The calling thread's detector; null unless APOGEE_EMULATED_GPU_RACES is 1.
   static Races* OfThisThread();
 
   void BeginLaunch(const void* kernel, const dim3& blocks, const dim3& threads);

@@ -52,8 +52,8 @@ class Accessors {
 
 struct Cell {
   Stamp write;
-  Accessors reads;        // since the write
-  uint32_t atomics = 0;   // since the write: an index for Shadow::AtomicsOf
+  Accessors reads;       // since the write
+  uint32_t atomics = 0;  // since the write: an index for Shadow::AtomicsOf
 };
 
 // A launch's cells. A cell has 4 bytes, or fewer where accesses ended within a cell.
