@@ -7,8 +7,8 @@
 #
 # The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`); of large suites with
 # processes as ranks a third runs. The installation is the portable library, with CUDA kernels if nvcc is found. A
-# twentieth of the sources is compiled without its group, and a third of the parsers is fuzzed; others with each commit
-# (scripts/tenth.sh).
+# twentieth of the sources is compiled without its group, a tenth of the kernels' tests looks for races, and a third of
+# the parsers is fuzzed; others with each commit (scripts/tenth.sh).
 # --all adds the other tests and sources; the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and,
 # but for the ranks under MPI, under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every
 # parser. It takes hours.
@@ -101,6 +101,12 @@ check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
 mapfile -t every < <(((all)) && echo --all)
 check "sources by themselves" scripts/check_sources.sh "${every[@]}"
+if [[ "$cuda" == EMULATED ]]; then
+  kernel_tests='^(tensor|optim|comm|autograd|nn)_'
+  mapfile -t kernels < <(ctest --test-dir build/test -N -L cuda -R "$kernel_tests" | sed -n 's/^ *Test *#[0-9]*: //p')
+  ((all)) || mapfile -t kernels < <(printf '%s\n' "${kernels[@]}" | scripts/tenth.sh)
+  check "races of kernels" scripts/check_races.sh "^($(IFS='|'; echo "${kernels[*]}"))\$"
+fi
 mapfile -t parsers < <(ls tests/fuzz/seeds)
 ((all)) || mapfile -t parsers < <(printf '%s\n' "${parsers[@]}" | scripts/tenth.sh --of 3)
 need "dependencies (fuzz)" scripts/install_deps.sh fuzz

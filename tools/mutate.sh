@@ -27,7 +27,7 @@
 #   the lines that replace them; if there are none, the old lines are deleted
 #
 # Uses the build of scripts/test.sh. Mutants whose names begin with cuda_ or nccl_ need CUDA's headers, because they
-# run on the GPU in software (docs/gpu.md).
+# run on the GPU in software (docs/gpu.md). The tests of those that begin with cuda_race_ run while it looks for races.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 export LC_ALL=C
 
@@ -206,7 +206,8 @@ for path in "${mutants[@]}"; do
   else
     if ! cmake --build "$build" -j "$JOBS" --target "${targets[@]}" >"$work/log" 2>&1; then
       verdict="BROKEN $name (does not compile: $(grep -m 1 -oE 'error: .*' "$work/log" || tail -n 1 "$work/log"))"
-    elif ctest --test-dir "$build" -R "$tests" >"$work/log" 2>&1; then
+    elif APOGEE_EMULATED_GPU_RACES=$([[ "$name" == cuda_race_* ]] && echo 1 || echo 0) \
+      ctest --test-dir "$build" -R "$tests" >"$work/log" 2>&1; then
       verdict="SURVIVED $name"
     else
       # The first failed case; a crash or a time-out has none and is named by its program.

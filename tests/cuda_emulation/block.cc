@@ -12,7 +12,9 @@
 #include <memory>
 #include <vector>
 
+#include "code_place.h"
 #include "device.h"
+#include "races.h"
 
 namespace cuda_emulation {
 namespace {
@@ -27,11 +29,13 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 class StackPool {
  public:
   ctx::stack_context allocate() {
-    if (free_.empty()) return stacks_.allocate();
-    const ctx::stack_context stack = free_.back();
+    if (free_.empty()) return last_ = stacks_.allocate();
+    last_ = free_.back();
     free_.pop_back();
-    return stack;
+    return last_;
   }
+  // The addresses of the stack that was allocated last.
+  Range last() const { return {reinterpret_cast<uintptr_t>(last_.sp) - last_.size, last_.size}; }
   void deallocate(ctx::stack_context& stack) { free_.push_back(stack); }
   ~StackPool() {
     for (ctx::stack_context& stack : free_) stacks_.deallocate(stack);
@@ -40,6 +44,7 @@ class StackPool {
  private:
   ctx::fixedsize_stack stacks_{kStackBytes};
   std::vector<ctx::stack_context> free_;
+  ctx::stack_context last_;
 };
 
 struct PoolRef {
@@ -52,6 +57,7 @@ enum class Wait { kNothing, kBlock, kWarp };
 
 struct Thread {
   ctx::fiber fiber;  // continues the thread where it waits
+  Range stack;
   Position position;
   Wait wait = Wait::kNothing;
   unsigned exchanges = 0;  // the number of exchanges that it has begun
@@ -68,7 +74,9 @@ struct Warp {
 };
 
 struct Block {
+  const void* kernel;
   const std::function<void()>* body;
+  Races* races;  // null if it is off
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   std::vector<char> dynamic_shared;
@@ -111,8 +119,14 @@ void RunThread(Block& block, Thread& thread, StackPool& pool) {
           thread.ended = true;
           return std::move(block.scheduler);
         });
+    thread.stack = pool.last();
   }
+  if (block.races != nullptr) {
+    block.races->Resume(static_cast<size_t>(&thread - block.threads.data()), thread.stack);
+  }
+  NoteAccessesTo(block.races);
   thread.fiber = std::move(thread.fiber).resume();
+  NoteAccessesTo(nullptr);
 }
 
 // Whether every lane of the mask has begun the exchange that `thread` waits for, with the same
@@ -143,6 +157,10 @@ bool CompletesWhole(Block& block, size_t warp_index, const Thread& thread, int l
   }
   warp.arrived[slot] |= 1u << lane;
   if (warp.arrived[slot] != kAllLanes) return false;
+  if (block.races != nullptr) {
+    block.races->order().PassWhole(warp_index);
+    block.races->Moved();
+  }
   for (size_t i = warp_index * kLanes; i < (warp_index + 1) * kLanes; ++i) {
     block.threads[i].wait = Wait::kNothing;
   }
@@ -159,6 +177,9 @@ bool RunWarp(Block& block, size_t warp, StackPool& pool) {
     if (thread.wait == Wait::kWarp && thread.masks[thread.exchanges % 2] != kAllLanes &&
         ExchangeIsComplete(block, i)) {
       thread.wait = Wait::kNothing;
+      if (block.races != nullptr) {
+        block.races->order().PassInPart(i, thread.masks[thread.exchanges % 2]);
+      }
     }
     if (!thread.ended && thread.wait == Wait::kNothing) {
       RunThread(block, thread, pool);
@@ -185,6 +206,7 @@ void RunBlock(Block& block, StackPool& pool) {
     if (ended == block.threads.size()) return;
     if (ended + at_barrier == block.threads.size()) {
       for (Thread& thread : block.threads) thread.wait = Wait::kNothing;
+      if (block.races != nullptr) block.races->order().PassBarrier();
       progress = true;
     }
     if (!progress) Stuck(block);
@@ -220,17 +242,30 @@ const void* WarpExchange(unsigned mask, const void* mine, size_t bytes, int& lan
   std::memcpy(lanes + static_cast<size_t>(lane) * kLaneBytes, mine, bytes);
   ++thread.exchanges;
   thread.masks[thread.exchanges % 2] = mask;
+  if (block.races != nullptr) {
+    BlockOrder& order = block.races->order();
+    mask == kAllLanes ? order.Arrive(index) : order.ArriveInPart(index);
+  }
   if (mask == kAllLanes && CompletesWhole(block, index / kLanes, thread, lane)) return lanes;
   thread.wait = Wait::kWarp;
   Yield();
   return lanes;
 }
 
-void RunGrid(const dim3& blocks, const dim3& threads, size_t shared_bytes,
+void Misaligned(const void* address, size_t alignment) {
+  std::fprintf(stderr, "cuda emulation: %s accesses %p, which is not a multiple of %zu\n",
+               PlaceOf(current->kernel).function.c_str(), address, alignment);
+  std::abort();
+}
+
+void RunGrid(const void* kernel, const dim3& blocks, const dim3& threads, size_t shared_bytes,
              const std::function<void()>& body) {
   thread_local StackPool pool;
   Block block;
+  block.kernel = kernel;
   block.body = &body;
+  block.races = Races::OfThisThread();
+  if (block.races != nullptr) block.races->BeginLaunch(kernel, blocks, threads);
   const size_t count = size_t{threads.x} * threads.y * threads.z;
   // Filled with NaN: shared memory is not zero on a GPU either.
   for (unsigned z = 0; z < blocks.z; ++z) {
@@ -248,6 +283,11 @@ void RunGrid(const dim3& blocks, const dim3& threads, size_t shared_bytes,
           at.block = {x, y, z};
           at.threads = threads;
           at.blocks = blocks;
+        }
+        if (block.races != nullptr) {
+          block.races->BeginBlock((z * blocks.y + y) * blocks.x + x, count,
+                                  {reinterpret_cast<uintptr_t>(block.dynamic_shared.data()),
+                                   block.dynamic_shared.size()});
         }
         current = &block;
         RunBlock(block, pool);

@@ -10,8 +10,8 @@
 
 namespace cuda_emulation {
 
-// Calls `body` once for each thread of the grid.
-void RunGrid(const dim3& blocks, const dim3& threads, size_t shared_bytes,
+// Calls `body`, which calls `kernel`, once for each thread of the grid.
+void RunGrid(const void* kernel, const dim3& blocks, const dim3& threads, size_t shared_bytes,
              const std::function<void()>& body);
 
 }  // namespace cuda_emulation

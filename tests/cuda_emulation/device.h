@@ -6,8 +6,9 @@
 //
 // A launch runs on the stream's thread, block after block. The threads of a block are fibers of it
 // that switch only at barriers and at exchanges within a warp. So a kernel's arithmetic, indices,
-// barriers and order of queued work are checked without a GPU. Not checked: races that need true
-// concurrency within a block, memory orders, and speed.
+// barriers and order of queued work are checked without a GPU. Every access of a kernel to memory
+// is noted, so that races show although nothing runs at the same time (races.h). Not checked:
+// memory orders (fences order nothing), and speed.
 //
 // If some thread never reaches a barrier, or the lanes of a warp ask for different exchanges, the
 // process ends with a message that names the block and its threads.
@@ -44,8 +45,16 @@ void BlockBarrier();
 const void* WarpExchange(unsigned mask, const void* mine, size_t bytes, int& lane);
 inline constexpr size_t kLaneBytes = 16;
 
-// Queues a launch on its stream. `thread` is the body that every thread runs.
-cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thread);
+// Ends the process with a message that names the kernel.
+[[noreturn]] void Misaligned(const void* address, size_t alignment);
+// For addresses at which a kernel reads or writes several elements at once.
+inline void CheckAligned(const void* address, size_t alignment) {
+  if (reinterpret_cast<uintptr_t>(address) % alignment != 0) Misaligned(address, alignment);
+}
+
+// Queues a launch on its stream. `thread` is the body that every thread runs; it calls `kernel`.
+cudaError_t Enqueue(const cudaLaunchConfig_t& config, const void* kernel,
+                    std::function<void()> thread);
 
 template <typename T>
 T ReadLane(const void* lanes, int lane) {
@@ -89,9 +98,9 @@ inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::thread
 inline constexpr cuda_emulation::BuiltInVector<&cuda_emulation::Position::blocks, dim3> gridDim;
 
 // All fibers of a block run on one thread, which runs one block at a time. So a thread_local is the
-// block's shared memory.
+// block's shared memory. constinit: no guard variable, which threads would share, too.
 #undef __shared__
-#define __shared__ static thread_local
+#define __shared__ static constinit thread_local
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __global__
@@ -150,36 +159,27 @@ inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask,
 inline int __all_sync(unsigned mask, int predicate) {
   return __ballot_sync(mask, predicate) == mask;
 }
-inline int __syncthreads_or(int predicate) {
-  static thread_local int any;
-  cuda_emulation::BlockBarrier();
-  any = 0;
-  cuda_emulation::BlockBarrier();
-  if (predicate != 0) any = 1;
-  cuda_emulation::BlockBarrier();
-  return any;
-}
 
 // Atomic for the host, too: blocks of other streams may run at the same time.
 template <typename T>
-T atomicAdd(T* address, T value) {
+__attribute__((always_inline)) inline T atomicAdd(T* address, T value) {
   return std::atomic_ref<T>(*address).fetch_add(value);
 }
 template <typename T>
-T atomicOr(T* address, T value) {
+__attribute__((always_inline)) inline T atomicOr(T* address, T value) {
   return std::atomic_ref<T>(*address).fetch_or(value);
 }
 template <typename T>
-T atomicExch(T* address, T value) {
+__attribute__((always_inline)) inline T atomicExch(T* address, T value) {
   return std::atomic_ref<T>(*address).exchange(value);
 }
 template <typename T>
-T atomicCAS(T* address, T compare, T value) {
+__attribute__((always_inline)) inline T atomicCAS(T* address, T compare, T value) {
   std::atomic_ref<T>(*address).compare_exchange_strong(compare, value);
   return compare;
 }
 template <typename T>
-T atomicMax(T* address, T value) {
+__attribute__((always_inline)) inline T atomicMax(T* address, T value) {
   std::atomic_ref<T> at(*address);
   T old = at.load();
   while (old < value && !at.compare_exchange_weak(old, value)) {
@@ -239,6 +239,7 @@ inline void __trap() { __builtin_trap(); }
 using std::max;
 using std::min;
 
+#include "async_copies.h"
 #include "mma.h"
 
 // CUDA's own template would pass untyped addresses to the driver.
@@ -247,8 +248,9 @@ template <typename... Params, typename... Args>
 cudaError_t LaunchEmulatedKernel(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                  Args&&... args) {
   return cuda_emulation::Enqueue(
-      *config, [kernel, arguments = std::tuple<std::remove_cvref_t<Params>...>(
-                            std::forward<Args>(args)...)] { std::apply(kernel, arguments); });
+      *config, reinterpret_cast<const void*>(kernel),
+      [kernel, arguments = std::tuple<std::remove_cvref_t<Params>...>(
+                   std::forward<Args>(args)...)] { std::apply(kernel, arguments); });
 }
 
 #endif  // APOGEE_TESTS_CUDA_EMULATION_DEVICE_H_

@@ -7,11 +7,6 @@
 #define APOGEE_TESTS_CUDA_EMULATION_MMA_H_
 
 #include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <deque>
-#include <utility>
-#include <vector>
 
 namespace cuda_emulation {
 
@@ -51,10 +46,7 @@ inline void Mma(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[
 // ldmatrix.m8n8.x4.
 template <bool kTransposed>
 void LoadMatrices(const void* row, uint32_t (&matrices)[4]) {
-  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
-    std::fprintf(stderr, "cuda emulation: ldmatrix of a row that is not aligned to 16 bytes\n");
-    std::abort();
-  }
+  CheckAligned(row, 16);
   int lane = 0;
   const void* lanes = WarpExchange(0xffffffffu, &row, sizeof(row), lane);
   const int group = lane / 4, pair = lane % 4;
@@ -67,43 +59,6 @@ void LoadMatrices(const void* row, uint32_t (&matrices)[4]) {
     matrices[i] = values[0] | static_cast<uint32_t>(values[1]) << 16;
   }
 }
-
-// cp.async: the destination is NaN until the copy has been waited for.
-class AsyncCopies {
- public:
-  // The running fiber's copies. A block leaves none behind for the next block.
-  static AsyncCopies& Get() {
-    static thread_local std::array<AsyncCopies, 1024> all;
-    const Position& at = Here();
-    return all[(at.thread.z * at.threads.y + at.thread.y) * at.threads.x + at.thread.x];
-  }
-  void Copy16(void* to, const void* from, bool there) {
-    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 ||
-        (there && reinterpret_cast<uintptr_t>(from) % 16 != 0)) {
-      std::fprintf(stderr, "cuda emulation: cp.async of an address not aligned to 16 bytes\n");
-      std::abort();
-    }
-    std::memset(to, 0xff, 16);
-    open_.push_back({to, there ? from : nullptr});
-  }
-  void Commit() { groups_.push_back(std::exchange(open_, {})); }
-  void Wait(size_t but) {
-    for (; groups_.size() > but; groups_.pop_front()) {
-      for (const auto& [to, from] : groups_.front()) {
-        if (from == nullptr) {
-          std::memset(to, 0, 16);
-        } else {
-          std::memcpy(to, from, 16);
-        }
-      }
-    }
-  }
-
- private:
-  using Group = std::vector<std::pair<void*, const void*>>;
-  Group open_;
-  std::deque<Group> groups_;
-};
 
 }  // namespace cuda_emulation
 

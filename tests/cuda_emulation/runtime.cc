@@ -8,6 +8,7 @@
 //   APOGEE_EMULATED_GPU_BYTES  the size of its memory
 //   APOGEE_EMULATED_GPU_BUS    its place on the bus: processes with the same one share a GPU;
 //                              without it each process has its own
+//   APOGEE_EMULATED_GPU_RACES  "1": races in kernels end the process (races.h)
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -49,7 +50,8 @@ double NowMs() {
 
 }  // namespace
 
-cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+cudaError_t Enqueue(const cudaLaunchConfig_t& config, const void* kernel,
+                    std::function<void()> thread) {
   const size_t threads = size_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
   const size_t blocks = size_t{config.gridDim.x} * config.gridDim.y * config.gridDim.z;
   if (threads == 0 || threads > 1024 || blocks == 0 || config.gridDim.y > 65535 ||
@@ -57,9 +59,9 @@ cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thre
     return Noted(cudaErrorInvalidConfiguration);
   }
   return Noted(StreamOf(config.stream)
-                   .Queue([blocks = config.gridDim, threads = config.blockDim,
+                   .Queue([kernel, blocks = config.gridDim, threads = config.blockDim,
                            bytes = config.dynamicSmemBytes, thread = std::move(thread)] {
-                     RunGrid(blocks, threads, bytes, thread);
+                     RunGrid(kernel, blocks, threads, bytes, thread);
                    }));
 }
 

@@ -7,4 +7,6 @@ if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
     apogee_test(NAME cuda_${subject}_test SRCS cuda_emulation/${subject}_test.cc LAYERS tensor
                 LIBS apogee_cuda_emulation LABELS cuda)
   endforeach()
+  apogee_test(ALONE NAME cuda_emulation_races_test SRCS cuda_emulation/races_test.cc LAYERS tensor LABELS cuda)
+  apogee_cuda_sources(cuda_emulation_races_test SRCS cuda_emulation/race_kernels.cu)
 endif()

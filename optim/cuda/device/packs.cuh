@@ -38,7 +38,7 @@ struct Neighbours {
   __device__ Pack<C, kCount> Load(const T* x) const {
     constexpr int kWidth = std::min(kCount, apogee::cuda::kVectorWidth<T>);
     using Vector = apogee::cuda::Vector<T, kWidth>;
-    const Vector* from = reinterpret_cast<const Vector*>(x + i);
+    const Vector* from = apogee::cuda::AsVector<Vector>(x + i);
     Vector vectors[kCount / kWidth];
 #pragma unroll
     for (int v = 0; v < kCount / kWidth; ++v) vectors[v] = from[v];
@@ -51,7 +51,7 @@ struct Neighbours {
   __device__ void Store(T* y, const Pack<C, kCount>& pack) const {
     constexpr int kWidth = std::min(kCount, apogee::cuda::kVectorWidth<T>);
     using Vector = apogee::cuda::Vector<T, kWidth>;
-    Vector* to = reinterpret_cast<Vector*>(y + i);
+    Vector* to = apogee::cuda::AsVector<Vector>(y + i);
 #pragma unroll
     for (int v = 0; v < kCount / kWidth; ++v) {
       Vector vector;

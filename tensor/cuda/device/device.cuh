@@ -43,6 +43,15 @@ template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Vector {
   T at[kCount];
 };
+// Elements from x on as a vector. x must be a multiple of the vector's size; the GPU in software
+// checks it.
+template <typename V, typename T>
+__device__ __forceinline__ auto AsVector(T* x) {
+#ifdef APOGEE_CUDA_EMULATION
+  cuda_emulation::CheckAligned(x, alignof(V));
+#endif
+  return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const V, V>*>(x);
+}
 template <typename T>
 inline constexpr int kVectorWidth = 16 / sizeof(T);
 // Whether all pointers can be read in vectors of 16 bytes.

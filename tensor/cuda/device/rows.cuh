@@ -79,11 +79,11 @@ __device__ __forceinline__ void TeamSums(C& a, C& b) {
 
 template <typename T, int n>
 __device__ __forceinline__ Vector<T, n> LoadVector(const T* x) {
-  return *reinterpret_cast<const Vector<T, n>*>(x);
+  return *AsVector<Vector<T, n>>(x);
 }
 template <typename T, int n>
 __device__ __forceinline__ void StoreVector(T* y, const Vector<T, n>& v) {
-  *reinterpret_cast<Vector<T, n>*>(y) = v;
+  *AsVector<Vector<T, n>>(y) = v;
 }
 
 // The elements of a row that belong to one thread of the team.

@@ -26,11 +26,11 @@ inline constexpr int kWidth = 16 / static_cast<int>(std::max({sizeof(Ts)...}));
 
 template <int kCount, typename T>
 __device__ __forceinline__ Vector<T, kCount> ReadVector(const T* x) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(x);
+  return *AsVector<Vector<T, kCount>>(x);
 }
 template <int kCount, typename T>
 __device__ __forceinline__ void WriteVector(T* y, const Vector<T, kCount>& values) {
-  *reinterpret_cast<Vector<T, kCount>*>(y) = values;
+  *AsVector<Vector<T, kCount>>(y) = values;
 }
 
 template <int kCount, typename Fn>
