@@ -7,7 +7,8 @@
 #
 # The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`). The installation is
 # the portable library, with CUDA kernels if nvcc is found. A twentieth of the sources is compiled without its group,
-# and a third of the parsers is fuzzed; others with each commit (scripts/tenth.sh).
+# registers and spills of a sixteenth of the kernels' sources are compared with a table, and a third of the parsers
+# is fuzzed; others with each commit (scripts/tenth.sh).
 # --all adds the other sources; the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and, but for the ranks under MPI,
 # under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every parser. It takes hours.
 # The last line is `N passed, M failed, K skipped`.
@@ -33,15 +34,22 @@ report() {
   echo "$passed passed, $failed failed, $skipped skipped"
 }
 
-# check NAME COMMAND...: runs the command and counts it as passed or failed.
+# check NAME COMMAND...: runs the command and counts it as passed or failed, or as skipped if it exits with 77.
 check() {
+  local status=0
   phase "$1"
-  if "${@:2}"; then
-    passed=$((passed + 1))
-  else
-    failed=$((failed + 1))
-    echo "FAILED: $1"
-  fi
+  "${@:2}" || status=$?
+  case "$status" in
+    0) passed=$((passed + 1)) ;;
+    77)
+      skipped=$((skipped + 1))
+      echo "[  SKIPPED ] $1"
+      ;;
+    *)
+      failed=$((failed + 1))
+      echo "FAILED: $1"
+      ;;
+  esac
 }
 
 # need NAME COMMAND...: runs the command. If it fails, counts a failure, prints the report and ends the script.
@@ -94,6 +102,7 @@ check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
 mapfile -t every < <(((all)) && echo --all)
 check "sources by themselves" scripts/check_sources.sh "${every[@]}"
+check "registers and spills of kernels" scripts/check_kernels.sh "${every[@]}"
 mapfile -t parsers < <(ls tests/fuzz/seeds)
 ((all)) || mapfile -t parsers < <(printf '%s\n' "${parsers[@]}" | scripts/tenth.sh --of 3)
 need "dependencies (fuzz)" scripts/install_deps.sh fuzz
