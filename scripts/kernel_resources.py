@@ -13,8 +13,8 @@ threads of a block, from __launch_bounds__, or 256 (launch.cuh's default) withou
 which only the launch knows, so that is written by hand; blocks, how many blocks an SM of an H100 holds at once.
 
 A number that grew, a kernel that the table lacks, a line whose kernel is gone, and a spill without a reason in
-the last column are failures. --accept writes the new numbers into the table instead, and keeps its reasons and
-dynamic shared memory. Exit status 0: nothing failed, 1: something did, 2: wrong use, 77: another nvcc than the
+the last column are failures. --accept writes the new numbers into the table instead, and keeps its dynamic shared
+memory, and its reasons where there still is a spill. Exit status 0: nothing failed, 1: something did, 2: wrong use, 77: another nvcc than the
 table's, whose numbers would be others, so nothing was checked.
 """
 import argparse
@@ -194,7 +194,8 @@ def write_table(path, version, rows):
 
 def complete(row, old):
     """The row with the columns that a person writes, and the blocks that follow."""
-    row["dynamic"], row["reason"] = (old["dynamic"], old["reason"]) if old else (0, "")
+    row["dynamic"] = old["dynamic"] if old else 0
+    row["reason"] = old["reason"] if old and row["spill_stores"] + row["spill_loads"] > 0 else ""
     row["blocks"] = blocks_of_sm(row["threads"], row["registers"], row["static"] + row["dynamic"])
     return row
 
@@ -231,7 +232,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("units", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     command_of = commands(arguments.compile_commands)
     every = list(units_of(command_of))
     if arguments.list:
@@ -278,7 +279,7 @@ def main():
     problems += [f"{key[0]}: {key[1]}: is in the table, but its source is not compiled" for key in gone]
 
     for note in notes:
-        print(f"kernel_resources: {note}; --accept keeps it so")
+        print(f"kernel_resources: {note}")
     if arguments.accept:
         for key in gone:
             del table[key]

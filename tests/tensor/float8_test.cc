@@ -239,6 +239,8 @@ TEST(Float8Tensor, RefusesOtherDTypes) {
             "CastFromFloat8: x must be f8_e4m3 or f8_e5m2, got f32");
   EXPECT_EQ(ErrorOf([&] { ops::QuantizeFloat8(x, DType::kU8); }),
             "QuantizeFloat8: the dtype must be f8_e4m3 or f8_e5m2, got u8");
+  EXPECT_EQ(ErrorOf([&] { ops::MatMul(whole, whole); }),
+            "matmul: needs a floating dtype (f32, bf16, f16, f64), got i32");
   const ops::ScaledFloat8 stored = ops::QuantizeFloat8(x, DType::kF8E4M3);
   EXPECT_EQ(ErrorOf([&] {
               ops::DequantizeFloat8({stored.codes, whole}, DType::kF32);
