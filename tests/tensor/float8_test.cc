@@ -160,7 +160,7 @@ TEST(Float8Tensor, QuantizesByAPowerOfTwoOfTheWholeTensor) {
   }
 }
 
-TEST(Float8Tensor, QuantizesZerosAndWhatIsNotFinite) {
+TEST(Float8Tensor, QuantizesZerosBothSignsAndWhatIsNotFinite) {
   const ContextPtr context = TestContext();
   for (const DType stored : kStored) {
     const Tensor zeros = Tensor::FromVector<float>({0, -0.0f, 0}, {3}, context);
@@ -168,6 +168,10 @@ TEST(Float8Tensor, QuantizesZerosAndWhatIsNotFinite) {
     EXPECT_EQ(none.scale.Item(), 1);
     EXPECT_EQ(Codes(none.codes), (std::vector<uint8_t>{0, 0x80, 0}));
     EXPECT_EQ(ops::QuantizeFloat8(zeros.Slice(0, 0, 0), stored).scale.Item(), 1);
+    for (const float sign : {1.0f, -1.0f}) {
+      const Tensor x = Tensor::FromVector<float>({0, sign * 3, -sign}, {3}, context);
+      EXPECT_EQ(ops::QuantizeFloat8(x, stored).scale.Item(), ScaleOf(3, stored, DType::kF32));
+    }
     for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
       const Tensor x = Tensor::FromVector<float>({1, bad, 0}, {3}, context);
       const ops::ScaledFloat8 quantized = ops::QuantizeFloat8(x, stored);
