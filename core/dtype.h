@@ -2,6 +2,8 @@
 
 // Element types. f32 and bf16 are for training; f16 is for storage and fp16 mixed precision; f64 on
 // the CPU is the reference of exactness tests; integers hold tokens, masks and quantized states.
+// The 8-bit floats (core/float8.h) are for storage only: their tensors can be made, moved and
+// saved, and ops throw for them. tensor/ops/float8.h converts them.
 //
 //   DispatchFloat(x.dtype(), "gelu", [&]<typename T>() { GeluKernel(x.data<T>(), ...); });
 //
@@ -16,6 +18,7 @@
 #include <type_traits>
 
 #include "apogee/core/error.h"
+#include "apogee/core/float8.h"
 
 // Marks a function of one element that a loop of a kernel inlines. nvcc compiles it for the host
 // and for the GPU.
@@ -27,15 +30,20 @@
 
 namespace apogee {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kI8 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kU8, kI8, kF8E4M3, kF8E5M2 };
 
-// "f32", "bf16", "f16", "f64", "i64", "i32", "u8", "i8".
+// "f32", "bf16", "f16", "f64", "i64", "i32", "u8", "i8", "f8_e4m3", "f8_e5m2".
 const char* DTypeName(DType dtype);
 // The inverse of DTypeName; "fp32", "fp16", "fp64" are accepted too. Throws Error for another name.
 DType DTypeFromName(const std::string& name);
 // Bytes of one element.
 int64_t DTypeSize(DType dtype);
+// Whether ops compute with it as a float: f32, bf16, f16, f64.
 bool IsFloat(DType dtype);
+// Whether it is one of the 8-bit floats, with which no op computes.
+bool IsFloat8(DType dtype);
+// Throws Error("<op>: ...") for a dtype that is none of those that IsFloat names.
+[[noreturn]] void ThrowNotFloat(const char* op, DType dtype);
 
 struct BFloat16 {
   uint16_t bits;
@@ -104,6 +112,8 @@ constexpr DType DTypeOf() {
   if constexpr (std::is_same_v<T, int32_t>) return DType::kI32;
   if constexpr (std::is_same_v<T, uint8_t>) return DType::kU8;
   if constexpr (std::is_same_v<T, int8_t>) return DType::kI8;
+  if constexpr (std::is_same_v<T, Float8E4M3>) return DType::kF8E4M3;
+  if constexpr (std::is_same_v<T, Float8E5M2>) return DType::kF8E5M2;
 }
 
 // Calls fn.template operator()<T>() with the C++ type of a floating `dtype`. Throws
@@ -120,11 +130,24 @@ decltype(auto) DispatchFloat(DType dtype, const char* op, Fn&& fn) {
     case DType::kF64:
       return fn.template operator()<double>();
     default:
-      Throw(op, ": needs a floating dtype (f32, bf16, f16, f64), got ", DTypeName(dtype));
+      ThrowNotFloat(op, dtype);
   }
 }
 
-// As DispatchFloat, for every dtype.
+// As DispatchFloat, for an 8-bit float.
+template <typename Fn>
+decltype(auto) DispatchFloat8(DType dtype, const char* op, Fn&& fn) {
+  switch (dtype) {
+    case DType::kF8E4M3:
+      return fn.template operator()<Float8E4M3>();
+    case DType::kF8E5M2:
+      return fn.template operator()<Float8E5M2>();
+    default:
+      Throw(op, ": needs an 8-bit float (f8_e4m3, f8_e5m2), got ", DTypeName(dtype));
+  }
+}
+
+// As DispatchFloat, for integers, too.
 template <typename Fn>
 decltype(auto) DispatchAny(DType dtype, const char* op, Fn&& fn) {
   switch (dtype) {

@@ -2,6 +2,8 @@
 
 #include "apogee/plugins/training_options.h"
 
+#include "apogee/core/dtype.h"
+#include "apogee/core/status.h"
 #include "apogee/core/text/enum_names.h"
 
 namespace apogee {
@@ -16,6 +18,11 @@ constexpr EnumName<Precision> kPrecisionNames[] = {
 const char* Name(Precision precision) { return NameOf<Precision>(kPrecisionNames, precision); }
 
 absl::StatusOr<Precision> ParsePrecision(const std::string& text) {
+  if (text == "fp8" || text == DTypeName(DType::kF8E4M3) || text == DTypeName(DType::kF8E5M2)) {
+    return InvalidArgument("precision \"", text,
+                           "\": no training in 8-bit floats, which only store tensors "
+                           "(tensor/ops/float8.h); use bf16");
+  }
   return ParseName<Precision>("precision", kPrecisionNames, text);
 }
 

@@ -7,8 +7,9 @@
 #
 # The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`); of large suites with
 # processes as ranks a third runs. The installation is the portable library, with CUDA kernels if nvcc is found. A
-# twentieth of the sources is compiled without its group, a tenth of the kernels' tests looks for races, and a third of
-# the parsers is fuzzed; others with each commit (scripts/tenth.sh).
+# twentieth of the sources is compiled without its group, a tenth of the kernels' tests looks for races, registers and
+# spills of a sixteenth of the kernels' sources are compared with a table, and a third of the parsers is fuzzed; others
+# with each commit (scripts/tenth.sh).
 # --all adds the other tests and sources; the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and,
 # but for the ranks under MPI, under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every
 # parser. It takes hours.
@@ -36,15 +37,22 @@ report() {
   echo "$passed passed, $failed failed, $skipped skipped"
 }
 
-# check NAME COMMAND...: runs the command and counts it as passed or failed.
+# check NAME COMMAND...: runs the command and counts it as passed or failed, or as skipped if it exits with 77.
 check() {
+  local status=0
   phase "$1"
-  if "${@:2}"; then
-    passed=$((passed + 1))
-  else
-    failed=$((failed + 1))
-    echo "FAILED: $1"
-  fi
+  "${@:2}" || status=$?
+  case "$status" in
+    0) passed=$((passed + 1)) ;;
+    77)
+      skipped=$((skipped + 1))
+      echo "[  SKIPPED ] $1"
+      ;;
+    *)
+      failed=$((failed + 1))
+      echo "FAILED: $1"
+      ;;
+  esac
 }
 
 # need NAME COMMAND...: runs the command. If it fails, counts a failure, prints the report and ends the script.
@@ -107,6 +115,7 @@ if [[ "$cuda" == EMULATED ]]; then
   ((all)) || mapfile -t kernels < <(printf '%s\n' "${kernels[@]}" | scripts/tenth.sh)
   check "races of kernels" scripts/check_races.sh "^($(IFS='|'; echo "${kernels[*]}"))\$"
 fi
+check "registers and spills of kernels" scripts/check_kernels.sh "${every[@]}"
 mapfile -t parsers < <(ls tests/fuzz/seeds)
 ((all)) || mapfile -t parsers < <(printf '%s\n' "${parsers[@]}" | scripts/tenth.sh --of 3)
 need "dependencies (fuzz)" scripts/install_deps.sh fuzz

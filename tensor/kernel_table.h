@@ -17,6 +17,7 @@
 #include "apogee/tensor/kernels/block_codes.h"
 #include "apogee/tensor/kernels/conv_args.h"
 #include "apogee/tensor/kernels/elementwise_args.h"
+#include "apogee/tensor/kernels/float8_args.h"
 #include "apogee/tensor/kernels/recurrent_args.h"
 #include "apogee/tensor/kernels/reduce_args.h"
 #include "apogee/tensor/kernels/work.h"
@@ -101,7 +102,10 @@ class KernelSlot {
   X(cross_entropy_part_forward, CrossEntropyPartForwardArgs) \
   X(cross_entropy_part_sums, CrossEntropyPartSumsArgs)       \
   X(cross_entropy_part_join, CrossEntropyPartJoinArgs)       \
-  X(block_decode, DecodeBlocksArgs)
+  X(block_decode, DecodeBlocksArgs)                          \
+  X(float8_encode, Float8EncodeArgs)                         \
+  X(float8_decode, Float8DecodeArgs)                         \
+  X(float8_scale, Float8ScaleArgs)
 
 struct KernelTable {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

@@ -233,6 +233,10 @@ void Tensor::CopyFrom(const Tensor& src) const {
   APOGEE_CHECK(defined() && src.defined(), "CopyFrom: an operand is undefined");
   APOGEE_CHECK(src.shape_ == shape_, "CopyFrom: source shape ", src.shape_,
                " differs from destination shape ", shape_);
+  APOGEE_CHECK(src.dtype_ == dtype_ || (!IsFloat8(src.dtype_) && !IsFloat8(dtype_)),
+               "CopyFrom: does not convert ", DTypeName(src.dtype_), " to ", DTypeName(dtype_),
+               "; use ops::CastToFloat8(x, dtype, overflow), which says what becomes of numbers "
+               "that are too large, or ops::CastFromFloat8(x, dtype)");
   if (numel() == 0) return;
   if (GraphRecorder* const recorder = context()->recorder()) recorder->NoteWrite(*this);
   if (src.device() != device()) {

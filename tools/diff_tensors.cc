@@ -8,8 +8,10 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "apogee/core/text/printable.h"
+#include "apogee/tensor/ops/float8.h"
 
 namespace apogee::tools {
 namespace {
@@ -23,13 +25,17 @@ struct Difference {
   double relative() const { return largest == 0 ? 0 : largest / scale; }
 };
 
+std::vector<double> ValuesOf(const Tensor& x) {
+  return (IsFloat8(x.dtype()) ? ops::CastFromFloat8(x, DType::kF64) : x).ToVector<double>();
+}
+
 // `largest` is NaN if an element is NaN on one side only.
 Difference Compare(const Tensor& a, const Tensor& b) {
   Difference difference;
   for (int64_t at = 0; at < a.numel(); at += kPiece) {
     const int64_t count = std::min(kPiece, a.numel() - at);
-    const auto x = a.Slice(0, at, count).ToVector<double>();
-    const auto y = b.Slice(0, at, count).ToVector<double>();
+    const std::vector<double> x = ValuesOf(a.Slice(0, at, count));
+    const std::vector<double> y = ValuesOf(b.Slice(0, at, count));
     for (size_t i = 0; i < x.size(); ++i) {
       if (!std::isnan(x[i])) difference.scale = std::max(difference.scale, std::abs(x[i]));
       if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;

@@ -17,8 +17,10 @@ namespace {
 
 const std::vector<std::pair<std::string, DType>>& DTypes() {
   static const auto& dtypes = *new std::vector<std::pair<std::string, DType>>{
-      {"F64", DType::kF64}, {"F32", DType::kF32}, {"F16", DType::kF16}, {"BF16", DType::kBF16},
-      {"I64", DType::kI64}, {"I32", DType::kI32}, {"U8", DType::kU8},   {"I8", DType::kI8}};
+      {"F64", DType::kF64},       {"F32", DType::kF32}, {"F16", DType::kF16},
+      {"BF16", DType::kBF16},     {"I64", DType::kI64}, {"I32", DType::kI32},
+      {"U8", DType::kU8},         {"I8", DType::kI8},   {"F8_E4M3", DType::kF8E4M3},
+      {"F8_E5M2", DType::kF8E5M2}};
   return dtypes;
 }
 

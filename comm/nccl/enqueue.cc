@@ -20,6 +20,8 @@ DataType ToNccl(DType dtype) {
     case DType::kI32:
       return kInt32;
     case DType::kU8:
+    case DType::kF8E4M3:  // they are only moved
+    case DType::kF8E5M2:
       return kUint8;
     case DType::kI8:
       return kInt8;

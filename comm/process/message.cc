@@ -60,7 +60,7 @@ std::optional<Message> Decode(std::string bytes) {
   if (header.message_kind > static_cast<uint8_t>(MessageKind::kGivenUp) ||
       header.ending > static_cast<uint8_t>(Ending::kEcho) || header.kind >= kNumCollectiveKinds ||
       header.op > static_cast<uint8_t>(ReduceOp::kMax) ||
-      header.dtype > static_cast<uint8_t>(DType::kI8)) {
+      header.dtype > static_cast<uint8_t>(DType::kF8E5M2)) {
     return std::nullopt;
   }
   Message message{.kind = static_cast<MessageKind>(header.message_kind),

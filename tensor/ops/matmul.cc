@@ -27,6 +27,11 @@ struct Operands {
   Tensor a, b, bias, c;
 };
 
+// Kernels choose products by the size of a dtype, too, so they cannot be the ones that notice.
+void CheckFloat(DType dtype) {
+  if (!IsFloat(dtype)) ThrowNotFloat("matmul", dtype);
+}
+
 // Checks the operands, makes the result and calls run(operands, arguments).
 template <typename Run>
 Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& options,
@@ -34,6 +39,7 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
   const Tensor a = Operand("matmul", "a", a_in);
   const Tensor b = InMemoryOf(a, Operand("matmul", "b", b_in));
   CheckSameDType("matmul", a, b);
+  CheckFloat(a.dtype());
   APOGEE_CHECK(a.rank() >= 2 && b.rank() >= 2, "matmul: needs matrices, got shapes ", a.shape(),
                " and ", b.shape());
   const bool batched = b.rank() > 2;
@@ -61,6 +67,7 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
   if (options.bias.defined()) {
     bias = InMemoryOf(a, Operand("matmul", "bias", options.bias));
     CheckSameDevice("matmul", bias, a);
+    CheckFloat(bias.dtype());
     APOGEE_CHECK(bias.rank() == 1 && bias.size(0) == n, "matmul: bias ", bias.shape(), " for ", n,
                  " columns");
   }
@@ -68,6 +75,7 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
   shape.Set(-1, n);
   if (options.a_trans) shape.Set(-2, m);
   const DType out_dtype = options.out_dtype.value_or(a.dtype());
+  CheckFloat(out_dtype);
   if (options.out.defined()) {
     APOGEE_CHECK(options.out.shape() == shape && options.out.dtype() == out_dtype &&
                      options.out.device() == a.device() && options.out.is_contiguous(),

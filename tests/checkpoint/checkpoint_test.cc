@@ -36,7 +36,8 @@ const std::vector<Logical>& Tensors() {
   static const auto& tensors = *new std::vector<Logical>{
       {"matrix", {24, 36}, DType::kF32},  {"odd", {7, 11}, DType::kBF16},
       {"codes", {500}, DType::kU8},       {"scalar", {}, DType::kF64},
-      {"large", {300, 260}, DType::kF32}, {"cube", {3, 4, 5}, DType::kF16}};
+      {"large", {300, 260}, DType::kF32}, {"cube", {3, 4, 5}, DType::kF16},
+      {"e4m3", {5, 7}, DType::kF8E4M3},   {"e5m2", {40}, DType::kF8E5M2}};
   return tensors;
 }
 
@@ -76,7 +77,8 @@ Layout LayoutOf(const Logical& tensor, How how, int rank, int ranks) {
 
 Tensor Make(const Logical& tensor, const Layout& layout, bool fill) {
   const int64_t size = DTypeSize(tensor.dtype);
-  const Tensor part = Tensor::Zeros({layout.local_numel() + 3}, tensor.dtype, CpuContext());
+  const Tensor part = Tensor::Empty({layout.local_numel() + 3}, tensor.dtype, CpuContext());
+  std::memset(part.raw(), 0, static_cast<size_t>(part.bytes()));
   auto* bytes = static_cast<uint8_t*>(part.raw());
   for (const Segment& segment : layout.segments()) {
     for (int64_t i = segment.begin * size; fill && i < (segment.begin + segment.length) * size;

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "apogee/tensor/cpu/cpu_context.h"
+#include "apogee/tensor/ops/float8.h"
 #include "apogee/tests/support/files/safetensors_file.h"
 
 namespace apogee::checkpoint {
@@ -45,6 +46,8 @@ TEST(SafetensorsReaderTest, ReadsTensorsAndMetadata) {
   file.Add<int64_t>("ids", "I64", {2}, {-7, 9});
   file.Add<uint8_t>("codes", "U8", {3}, {0, 128, 255});
   file.Add<float>("empty", "F32", {0, 4}, {});
+  file.Add<uint8_t>("e4m3", "F8_E4M3", {2}, {0x7e, 0x81});
+  file.Add<uint8_t>("e5m2", "F8_E5M2", {2}, {0x7b, 0x81});
   const auto read = OpenBytes(file.Bytes());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->metadata().at("format"), "bare text");
@@ -57,6 +60,10 @@ TEST(SafetensorsReaderTest, ReadsTensorsAndMetadata) {
   EXPECT_EQ(read->Load("ids", context)->ToVector<int64_t>(), (std::vector<int64_t>{-7, 9}));
   EXPECT_EQ(read->Load("codes", context)->dtype(), DType::kU8);
   EXPECT_EQ(read->Load("empty", context)->numel(), 0);
+  EXPECT_EQ(ops::CastFromFloat8(*read->Load("e4m3", context), DType::kF32).ToVector<float>(),
+            (std::vector<float>{448, -0x1p-9f}));
+  EXPECT_EQ(ops::CastFromFloat8(*read->Load("e5m2", context), DType::kF32).ToVector<float>(),
+            (std::vector<float>{57344, -0x1p-16f}));
   EXPECT_THAT(std::string(read->Load("b", context).status().message()),
               HasSubstr("no tensor \"b\""));
 }

@@ -98,6 +98,14 @@ TEST(DType, NamesAndSizes) {
       EXPECT_EQ(DTypeSize(dtype), static_cast<int64_t>(sizeof(T)));
     });
   }
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    EXPECT_EQ(DTypeFromName(DTypeName(dtype)), dtype);
+    EXPECT_TRUE(IsFloat8(dtype) && !IsFloat(dtype));
+    DispatchFloat8(dtype, "test", [&]<typename T>() {
+      EXPECT_EQ(DTypeOf<T>(), dtype);
+      EXPECT_EQ(DTypeSize(dtype), static_cast<int64_t>(sizeof(T)));
+    });
+  }
   EXPECT_EQ(DTypeFromName("fp32"), DType::kF32);
   EXPECT_EQ(DTypeFromName("fp16"), DType::kF16);
   EXPECT_EQ(DTypeFromName("fp64"), DType::kF64);
@@ -110,6 +118,14 @@ TEST(DType, DispatchFloatNamesTheOp) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "gelu: needs a floating dtype (f32, bf16, f16, f64), got i64");
+  }
+  try {
+    DispatchAny(DType::kF8E5M2, "fill", []<typename T>() {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "fill: does not compute with f8_e5m2, which is for storage only; make it a "
+                 "floating dtype with ops::CastFromFloat8");
   }
 }
 

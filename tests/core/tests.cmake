@@ -2,6 +2,9 @@
 apogee_test(NAME core_dtype_test SRCS core/dtype_test.cc LAYERS core)
 apogee_test(NAME core_error_test SRCS core/error_test.cc LAYERS core)
 apogee_test(NAME core_file_allocator_test SRCS core/file_allocator_test.cc LAYERS core)
+apogee_test(ALONE NAME core_float8_test SRCS core/float8_test.cc LAYERS core)
+target_compile_definitions(core_float8_test PRIVATE
+                           APOGEE_CHECK_FLOAT8="${PROJECT_SOURCE_DIR}/scripts/check_float8.py")
 apogee_test(NAME core_hooks_test SRCS core/hooks_test.cc LAYERS core)
 apogee_test(NAME core_memory_test SRCS core/memory_test.cc LAYERS core)
 apogee_test(NAME core_rng_test SRCS core/rng_test.cc LAYERS core)

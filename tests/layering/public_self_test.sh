@@ -22,12 +22,12 @@ expect() {
 
 : >"$work/driver/apogee.h"
 : >"$work/list"
-for i in {1..183}; do
+for i in {1..185}; do
   echo "#include <vector>" >"$work/optim/file$i.h"
   echo "optim/file$i.h" >>"$work/list"
   echo "#include \"apogee/optim/file$i.h\"" >>"$work/driver/apogee.h"
 done
-expect 0 "183 public headers"
+expect 0 "185 public headers"
 echo '#include "apogee/optim/state.h"' >"$work/optim/file1.h"
 expect 1 "optim/file1.h is public and includes optim/state.h, which is private"
 echo '#include <Eigen/Core>' >"$work/optim/file1.h"
@@ -35,7 +35,7 @@ expect 1 "optim/file1.h is public and includes Eigen/Core; hide it in a source"
 : >"$work/optim/file1.h"
 : >"$work/optim/state.h"
 echo "optim/state.h" >>"$work/list"
-expect 1 "184 public headers, at most 183"
+expect 1 "186 public headers, at most 185"
 expect 1 "driver/apogee.h lacks optim/state.h"
 : >"$work/list"
 expect 1 "no header in"

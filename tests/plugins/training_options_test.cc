@@ -34,6 +34,11 @@ TEST(TrainingOptionsTest, AnUnknownPrecisionHasASuggestion) {
     EXPECT_THAT(Message(status), HasSubstr("known: f32, bf16, fp16, f64"));
   }
   EXPECT_THAT(Message(ParsePrecision("bf61").status()), HasSubstr("did you mean \"bf16\"?"));
+  for (const char* text : {"fp8", "f8_e4m3", "f8_e5m2"}) {
+    EXPECT_THAT(Message(ParsePrecision(text).status()),
+                HasSubstr("no training in 8-bit floats, which only store tensors"));
+    EXPECT_THAT(Message(ParsePrecision(text).status()), HasSubstr("use bf16"));
+  }
 }
 
 TEST(TrainingOptionsTest, ANumberThatIsNoPrecisionThrows) {

@@ -5,6 +5,7 @@ apogee_test(NAME tensor_convolution_test SRCS tensor/convolution_test.cc LAYERS 
 apogee_test(NAME tensor_copy_test SRCS tensor/copy_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_elementwise_test SRCS tensor/elementwise_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_embedding_test SRCS tensor/embedding_test.cc LAYERS tensor DEVICES)
+apogee_test(NAME tensor_float8_test SRCS tensor/float8_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_norm_test SRCS tensor/norm_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_random_test SRCS tensor/random_test.cc LAYERS tensor DEVICES)
 apogee_test(NAME tensor_reduce_test SRCS tensor/reduce_test.cc LAYERS tensor DEVICES)

@@ -87,13 +87,15 @@ TEST(InspectTest, FilesAndWeights) {
   file.Meta("format", "pt");
   file.Add<float>("wte", "F32", {2, 1}, {1, 2});
   file.Add<uint8_t>("mask\x7f", "BOOL", {2}, {1, 0});
+  file.Add<uint8_t>("small", "F8_E4M3", {2}, {1, 0});
   file.Write(folder / "model.safetensors");
   for (const std::string& path : {folder / "model.safetensors", folder.path()}) {
     const CommandResult result = Command("inspect --verify " + path);
     EXPECT_EQ(result.code, 0) << result.out;
-    EXPECT_THAT(result.out, AllOf(HasSubstr("wte     F32    [2, 1]      8  model.safetensors\n"),
-                                  HasSubstr("mask?   BOOL   [2]         2  model.safetensors\n"),
-                                  HasSubstr("2 tensors, 10 bytes"), HasSubstr("no digests")));
+    EXPECT_THAT(result.out, AllOf(HasSubstr("wte     F32      [2, 1]      8  model.safetensors\n"),
+                                  HasSubstr("mask?   BOOL     [2]         2  model.safetensors\n"),
+                                  HasSubstr("small   F8_E4M3  [2]         2  model.safetensors\n"),
+                                  HasSubstr("3 tensors, 12 bytes"), HasSubstr("no digests")));
   }
   EXPECT_THAT(Command("inspect " + folder / "model.safetensors").out, HasSubstr("format = pt\n"));
   WriteBytes(folder / "model.safetensors", file.Bytes().substr(0, 60));
@@ -174,6 +176,8 @@ TEST(DiffTest, EveryKindOfDifference) {
   b.Add<float>("e_sign", "F32", {1}, {-0.0f});
   a.Add<uint8_t>("f_bool", "BOOL", {2}, {0, 1});
   b.Add<uint8_t>("f_bool", "BOOL", {2}, {1, 1});
+  a.Add<uint8_t>("f_f8", "F8_E4M3", {2}, {0x38, 0x81});  // 1 and -2^-9
+  b.Add<uint8_t>("f_f8", "F8_E4M3", {2}, {0x40, 0x81});
   a.Add<float>("g_a", "F32", {1}, {1});
   b.Add<float>("h_b", "F32", {1}, {1});
   a.Write(folder / "a");
@@ -186,16 +190,17 @@ TEST(DiffTest, EveryKindOfDifference) {
             "c_nan  max abs nan, relative nan\n"
             "e_sign  max abs 0, relative 0\n"
             "f_bool  max abs 1, relative 1\n"
+            "f_f8  max abs 1, relative 1\n"
             "g_a  only in " +
                 folder / "a" +
                 "\n"
                 "h_b  only in " +
                 folder / "b" +
                 "\n"
-                "1 equal, 5 different, 2 missing\n");
+                "1 equal, 6 different, 2 missing\n");
   EXPECT_THAT(
       Command("diff --limit 1 " + folder / "a" + " " + folder / "b").out,
-      AllOf(HasSubstr("a_shape"), Not(HasSubstr("b_dtype")), HasSubstr("... and 6 more\n")));
+      AllOf(HasSubstr("a_shape"), Not(HasSubstr("b_dtype")), HasSubstr("... and 7 more\n")));
 }
 
 TEST(DiffTest, WrongUse) {

@@ -62,7 +62,11 @@ class HeldPair {
   __device__ __forceinline__ void ForEach(const Fn& fn) const {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
-      if (part_.Has(k)) fn(held_a_[k], held_b_[k], part_.IndexOf(k));
+      if (!part_.Has(k)) continue;
+      Vector<T, kWidth> a = held_a_[k], b = held_b_[k];
+      ForgetConversions(a);
+      ForgetConversions(b);
+      fn(a, b, part_.IndexOf(k));
     }
     const auto with_b = [&]<int n>(const Vector<T, n>& a, int64_t i) {
       fn(a, LoadVector<T, n>(b_ + i), i);

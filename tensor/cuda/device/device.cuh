@@ -13,6 +13,7 @@
 
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -58,6 +59,28 @@ inline constexpr int kVectorWidth = 16 / sizeof(T);
 template <typename... Pointers>
 inline bool IsAligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// Makes the compiler forget what it has computed from a vector of 16-bit elements. Between two
+// passes over elements in registers it would otherwise keep them as f32, in twice the registers,
+// and spill some to memory. It changes no value and costs no instruction.
+template <typename T, int kCount>
+__device__ __forceinline__ void ForgetConversions([[maybe_unused]] Vector<T, kCount>& values) {
+#ifndef APOGEE_CUDA_EMULATION
+  if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+    struct Words {
+      uint32_t at[kCount / 2];
+    };
+    Words words = std::bit_cast<Words>(values);
+#pragma unroll
+    for (uint32_t& word : words.at) asm volatile("" : "+r"(word));
+    values = std::bit_cast<Vector<T, kCount>>(words);
+  } else if constexpr (sizeof(T) == 2 && kCount == 1) {
+    uint16_t bits = values.at[0].bits;
+    asm volatile("" : "+h"(bits));
+    values.at[0].bits = bits;
+  }
+#endif
 }
 
 struct Sum {

@@ -12,7 +12,7 @@
 // - Start kernels with Launch, never with <<<>>>.
 // - Take dynamic shared memory from DynamicShared.
 // - Don't put a __device__ lambda inside a generic lambda (nvcc forbids it).
-// - Write inline assembly only in tensor/cuda/attention/mma.cuh.
+// - Write inline assembly only in tensor/cuda/attention/mma.cuh and device.cuh.
 #ifndef APOGEE_TENSOR_CUDA_DEVICE_LAUNCH_CUH_
 #define APOGEE_TENSOR_CUDA_DEVICE_LAUNCH_CUH_
 
