@@ -62,6 +62,8 @@ cudaError_t Enqueue(const cudaLaunchConfig_t& config, std::function<void()> thre
 }  // namespace cuda_emulation
 
 using cuda_emulation::Noted;
+using cuda_emulation::RefuseAllocate;
+using cuda_emulation::RefuseFree;
 using cuda_emulation::StreamOf;
 
 extern "C" {
@@ -142,11 +144,13 @@ cudaError_t cudaGetLastError() { return std::exchange(cuda_emulation::last_error
 cudaError_t cudaPeekAtLastError() { return cuda_emulation::last_error; }
 
 cudaError_t cudaMalloc(void** block, size_t bytes) {
+  if (const cudaError_t error = RefuseAllocate(); error != cudaSuccess) return Noted(error);
   *block = cuda_emulation::AllocateDevice(bytes);
   return *block == nullptr ? Noted(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaFree(void* block) {
   if (block == nullptr) return cudaSuccess;
+  if (const cudaError_t error = RefuseFree(); error != cudaSuccess) return Noted(error);
   return cuda_emulation::FreeDevice(block) ? cudaSuccess : Noted(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -155,6 +159,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** block, size_t bytes) {
+  if (const cudaError_t error = RefuseAllocate(); error != cudaSuccess) return Noted(error);
   *block = cuda_emulation::AllocatePinned(bytes);
   return *block == nullptr ? Noted(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -163,6 +168,7 @@ cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* block) {
   if (block == nullptr) return cudaSuccess;
+  if (const cudaError_t error = RefuseFree(); error != cudaSuccess) return Noted(error);
   return cuda_emulation::FreePinned(block) ? cudaSuccess : Noted(cudaErrorInvalidValue);
 }
 
@@ -210,9 +216,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) { return StreamOf(stream).Query
 
 // A capture records one stream. Events within a capture, by which other streams could join it on a
 // GPU, are refused.
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (stream == nullptr) return Noted(cudaErrorStreamCaptureUnsupported);
-  return Noted(stream->BeginCapture());
+  return Noted(stream->BeginCapture(mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return Noted(StreamOf(stream).EndCapture(graph));

@@ -37,11 +37,15 @@ class CudaAllocator : public Allocator {
   ~CudaAllocator() override;
   void* Allocate(int64_t bytes, MemoryCategory category) override;
   void Free(void* block, int64_t bytes, MemoryCategory category) override;
+  // Does nothing while a graph is captured: the driver may wait for the GPU before it takes memory
+  // back, and a capture must not wait.
   void ReleaseCache() override;
 
   // Blocks that are handed out or freed between BeginGraph and EndGraph belong to `graph`: every
   // replay uses them. When they are freed they are kept for the graph until ReleaseGraph. The
-  // stream must be idle.
+  // stream must be idle. BeginGraph gives the cache to the driver, so that the capture, in which
+  // that is not possible, can have all of the memory. Call it before the stream captures, and
+  // EndGraph after that.
   void BeginGraph(const GraphRecorder* graph);
   void EndGraph();
   // The graph will not be replayed any more.
