@@ -239,6 +239,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     for (const std::function<void()>& each : *work) each();
   }));
 }
+// A GPU takes the new work if its nodes have the kinds and the order of the old ones.
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                                cudaGraphExecUpdateResultInfo* info) {
+  *info = {};
+  if (exec->work->size() != graph->work->size()) {
+    info->result = cudaGraphExecUpdateErrorTopologyChanged;
+    return Noted(cudaErrorGraphExecUpdateFailure);
+  }
+  exec->work = graph->work;
+  return cudaSuccess;
+}
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;
   return cudaSuccess;

@@ -88,7 +88,7 @@ void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
     ledger_.AddSlack(bytes);
     return;
   }
-  if (!keep_) {
+  if (!keep_ && !holds_frees_) {
     // Queued work may still use the block: cudaFree waits for the GPU.
     ledger_.AddSlack(bytes - rounded);
     cudaSetDevice(device_);
@@ -109,7 +109,7 @@ void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
 void CudaAllocator::ReleaseCache() {
   std::lock_guard lock(mutex_);
   // While a graph is captured, waiting is not allowed, and the driver may wait.
-  if (cache_.empty() || graph_ != nullptr) return;
+  if (cache_.empty() || IsCapturing()) return;
   cudaSetDevice(device_);
   cudaStreamSynchronize(stream_);
   for (const auto& [bytes, block] : cache_) {

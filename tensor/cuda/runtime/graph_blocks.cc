@@ -57,6 +57,14 @@ void CudaAllocator::EndGraph() {
   if (!keep_) ReleaseCache();
 }
 
+void CudaAllocator::HoldFrees(bool hold) {
+  {
+    std::lock_guard lock(mutex_);
+    holds_frees_ = hold;
+  }
+  if (!hold && !keep_) ReleaseCache();
+}
+
 void CudaAllocator::ReleaseGraph(const GraphRecorder* graph) {
   std::lock_guard lock(mutex_);
   for (auto entry = users_of_.begin(); entry != users_of_.end();) {
@@ -68,7 +76,7 @@ void CudaAllocator::ReleaseGraph(const GraphRecorder* graph) {
     }
     const auto kept = kept_.find(block);
     if (kept != kept_.end()) {
-      if (keep_ || graph_ != nullptr) {  // EndGraph gives it back
+      if (keep_ || IsCapturing()) {  // without a cache, it goes back after the capture
         cache_.emplace(kept->second, block);
       } else {
         GiveBack(block);
