@@ -93,13 +93,11 @@ struct ScaleArgs {
   X(adafactor, AdafactorArgs)                     \
   X(came_residual_sums, CameArgs)                 \
   X(came, CameArgs)                               \
-  X(norm_clip, NormClipArgs)                      \
   X(lamb_sums, LambArgs)                          \
   X(lamb, LambArgs)                               \
   X(lars_sums, LarsArgs)                          \
   X(lars, LarsArgs)                               \
   X(adalomo_sums, AdaLomoArgs)                    \
-  X(adalomo_factors, AdaLomoFactorArgs)           \
   X(adalomo_update_norm, AdaLomoArgs)             \
   X(adalomo, AdaLomoArgs)                         \
   X(dots, DotArgs)                                \
@@ -115,7 +113,9 @@ struct ScaleArgs {
   X(scaled_adam, ScaledAdamArgs)                  \
   X(blend, BlendArgs)                             \
   X(onebit_lamb_sums, OneBitLambArgs)             \
-  X(onebit_lamb, OneBitLambArgs)
+  X(onebit_lamb, OneBitLambArgs)                  \
+  X(norm_clip, NormClipArgs)                      \
+  X(adalomo_factors, AdaLomoFactorArgs)
 
 struct OptimKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

@@ -91,7 +91,7 @@ void AdaLomoRule::ComputeFactors(int group, std::span<const ActiveParam> params,
     const ParamView& view = *param.view;
     return AdaLomoFactorChunk{view.layout().matrix(), view.state("exp_avg_sq_row").raw(),
                               view.state("exp_avg_sq_col").raw(), SumsAt(totals, entry),
-                              factors_[entry].data<double>()};
+                              factors_[entry].address<double>()};
   });
 }
 
@@ -116,7 +116,7 @@ AdaLomoChunk AdaLomoRule::ChunkOf(const ActiveParam& param, size_t entry) const 
   const ParamView& view = *param.view;
   chunk.layout = &view.layout();
   if (IsFactored(view)) {
-    chunk.factors = factors_[entry].data<double>();
+    chunk.factors = factors_[entry].address<double>();
   } else {
     chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
   }

@@ -52,8 +52,8 @@ struct Case {
     factors = Buffer(DType::kF64, both);
     // rms(w) = 0.5 and rms(u) = 4, as if they were.
     const auto numel = static_cast<double>(layout.logical_shape().numel());
-    weight_sum = Buffer(dtype, {0.25 * numel});
-    update_sum = Buffer(dtype, {16 * numel});
+    weight_sum = Buffer(dtype, std::vector<double>{0.25 * numel});
+    update_sum = Buffer(dtype, std::vector<double>{16 * numel});
   }
   AdaLomoChunk Chunk() {
     AdaLomoChunk chunk{};
