@@ -39,9 +39,9 @@ class GraphedOptimizerTest : public ::testing::Test {
 };
 
 // A training with an optimizer by name, whose steps are eager or graphs.
-struct Run {
-  Run(const ContextPtr& context, const char* name, const optim::OptionMap& options, bool graphed,
-      Precision precision = Precision::kF32)
+struct Trainer {
+  Trainer(const ContextPtr& context, const char* name, const optim::OptionMap& options,
+          bool graphed, Precision precision = Precision::kF32)
       : graphs(graphed),
         model(MakeMlp()),
         plugin({.precision = precision, .max_norm = 0.05}),
@@ -103,7 +103,7 @@ std::vector<Case> Cases() {
       {"lion", {}},
       {"lamb", {{"pre_clip_norm", "0.02"}}},
       {"lars", {{"momentum", "0.9"}}},
-      {"adafactor", {{"beta1", "0.9"}}},
+      {"adafactor", {{"lr", "0.05"}, {"relative_step", "false"}, {"beta1", "0.9"}}},
       {"came", {}},
       {"adamw8bit", {{"min_8bit_size", "0"}, {"percentile_clipping", "30"}}},
       {"scaled_adam",
@@ -111,7 +111,7 @@ std::vector<Case> Cases() {
 }
 
 // A schedule, clipping, accumulation, a skipped step, a rate set by hand, a changed max_norm.
-void Train(Run& run, std::vector<std::vector<std::vector<double>>>& notes) {
+void Train(Trainer& run, std::vector<std::vector<std::vector<double>>>& notes) {
   optim::LrScheduler scheduler(*run.optimizer, optim::CosineSchedule({.total_steps = 12}));
   for (int64_t step = 0; step < 10; ++step) {
     if (step == 6) run.optimizer->set_lr(0, 0.07);
@@ -126,7 +126,7 @@ TEST_F(GraphedOptimizerTest, StepsHaveTheBitsOfEagerOnes) {
   for (const Case& c : Cases()) {
     for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
       SCOPED_TRACE(c.name);
-      Run eager(gpu_, c.name, c.options, /*graphed=*/false, precision),
+      Trainer eager(gpu_, c.name, c.options, /*graphed=*/false, precision),
           graphed(gpu_, c.name, c.options, /*graphed=*/true, precision);
       std::vector<std::vector<std::vector<double>>> expected, got;
       Train(eager, expected);
@@ -145,15 +145,16 @@ TEST_F(GraphedOptimizerTest, StepsHaveTheBitsOfEagerOnes) {
 
 // The step of a CudaGraph of one's own would be replayed with the numbers of the capture.
 TEST_F(GraphedOptimizerTest, IsNoPartOfAGraphThatIsReplayed) {
-  Run run(gpu_, "adamw", {}, /*graphed=*/false);
+  Trainer run(gpu_, "adamw", {}, /*graphed=*/false);
   run.Window(0);
   run.micro_step->Run(ClassBatch(7, 2));
-  const auto before = run.Notes();
+  const std::vector<double> weight = run.Notes()[2];
   EXPECT_THAT(
       MessageOf([&] { CudaGraph::Capture(gpu_, {}, [&](const auto&) { run.optimizer->step(); }); }),
       HasSubstr("adamw: step() within the capture of a CudaGraph, whose replays would use "
                 "this step's learning rate"));
-  EXPECT_EQ(run.Notes(), before);
+  EXPECT_EQ(run.Notes()[2], weight);
+  EXPECT_EQ(run.Notes()[1][0], 1) << "step count";
 }
 
 // Nothing has changed then, and the eager step works.
@@ -164,7 +165,7 @@ TEST_F(GraphedOptimizerTest, RefusesWhatTheHostReads) {
       {{"adamw", {}}, "under NonFinitePolicy::kThrow the host must know the decision"}};
   for (const auto& [c, why] : cases) {
     SCOPED_TRACE(c.name);
-    Run run(gpu_, c.name, c.options, /*graphed=*/false);
+    Trainer run(gpu_, c.name, c.options, /*graphed=*/false);
     if (std::string(c.name) == "adamw") {
       run.optimizer->set_step_options({.nonfinite = optim::NonFinitePolicy::kThrow});
     }
@@ -192,7 +193,7 @@ struct Reader : StepListener {
 };
 
 TEST_F(GraphedOptimizerTest, AnErrorWithinTheStepLosesNoWork) {
-  Run eager(gpu_, "adamw", {}, /*graphed=*/false), graphed(gpu_, "adamw", {}, /*graphed=*/true);
+  Trainer eager(gpu_, "adamw", {}, /*graphed=*/false), graphed(gpu_, "adamw", {}, /*graphed=*/true);
   Reader reader(*graphed.optimizer, graphed.model->Parameters()[0]->data());
   for (int64_t step = 0; step < 5; ++step) {
     eager.Window(step);
@@ -210,9 +211,9 @@ TEST_F(GraphedOptimizerTest, AnErrorWithinTheStepLosesNoWork) {
 
 // The graph is another one where the work is another.
 TEST_F(GraphedOptimizerTest, AnotherKindOfStepMakesAnotherGraph) {
-  Run eager(gpu_, "lamb", {}, /*graphed=*/false), graphed(gpu_, "lamb", {}, /*graphed=*/true);
+  Trainer eager(gpu_, "lamb", {}, /*graphed=*/false), graphed(gpu_, "lamb", {}, /*graphed=*/true);
   for (int64_t step = 0; step < 6; ++step) {
-    for (Run* run : {&eager, &graphed}) {
+    for (Trainer* run : {&eager, &graphed}) {
       const double max_norm = step < 3 ? 0.05 : 0;
       run->optimizer->set_step_options({.max_norm = max_norm,
                                         .nonfinite = step < 3 ? optim::NonFinitePolicy::kSkip
