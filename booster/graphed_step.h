@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// GraphedMicroStep: runs forward and backward of one micro-batch on a GPU as one CUDA graph, and the
-// optimizer's step as another one. The graphs are used from the second batch of the same shapes, and
-// from the second step on.
+// GraphedMicroStep: runs forward and backward of one micro-batch on a GPU as one CUDA graph, and
+// the optimizer's step as another one. The graphs are used from the second batch of the same shapes
+// and from the second step on.
 //
 //   GraphedMicroStep micro_step(booster, boosted.model, boosted.criterion, boosted.optimizer);
 //   const Accumulation window = booster.accumulate(batches.size());

@@ -43,8 +43,8 @@ struct LambArgs {
 };
 
 // LAMB's pre_clip_norm. With norm the root of the sum of the `count` numbers of `squares` (totals,
-// before grad_scale), writes a gate whose grad_scale is grad_scale / max(1, grad_scale norm / limit)
-// and which skips with grad_scale.
+// before grad_scale), writes a gate that skips with grad_scale, and whose grad_scale is
+//   grad_scale / max(1, grad_scale norm / limit)
 struct NormClipArgs {
   DType stat_dtype;
   GradFactor grad_scale;

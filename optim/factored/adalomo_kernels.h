@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arguments of the kernels of AdaLomo. Sums are of `stat_dtype`, in the device's memory: this rank's
-// partials where a kernel writes them, totals where it reads them.
+// Arguments of the kernels of AdaLomo. Sums are of `stat_dtype`, in the device's memory: this
+// rank's partials where a kernel writes them, totals where it reads them.
 //
 //   kernels.adalomo_sums(context, args);              // sums of g^2 + eps and of w^2; reduce
 //   kernels.adalomo_factors(context, factor_args);    // factors from the totals

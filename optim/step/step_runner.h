@@ -111,7 +111,8 @@ class StepRunner {
   mutable int64_t num_skipped_ = 0;
   // The GPU has found that options differ between ranks; the next step throws.
   mutable bool options_differ_ = false;
-  // The report of a fused backward, until the step publishes it; with a gate, `fused_pending_`, too.
+  // The report of a fused backward, until the step publishes it, and if it has a gate
+  // `fused_pending_`.
   std::optional<StepReport> fused_report_;
   PendingStep fused_pending_;
 };

@@ -9,20 +9,20 @@
 //   }
 //
 // CudaGraph (cuda_graph.h) captures a function once and replays it, so numbers that the host
-// computes are those of the capture. Here the function runs on the host in every call. The arguments
-// of its kernels and copies go into the graph of the call before, if the work is of the same kind:
-// as many kernels and copies in the same order. Otherwise another graph is made, which waits for the
-// GPU. Either way the GPU computes what it would if the function were called without a graph, in
-// the same order with all other work of the context.
+// computes are those of the capture. Here the function runs on the host in every call. If the work
+// is of the same kind as in the call before (as many kernels and copies in the same order), the
+// arguments of its kernels and copies go into the graph of that call. Otherwise another graph is
+// made, which waits for the GPU. Either way the GPU computes what it would if the function were
+// called without a graph, in the same order with all other work of the context.
 //
 // Run the function once without a graph, so that everything that a first run sets up (tables, plans
 // of cuBLASLt) exists. One thread uses the context while Run runs.
 //
 // In the function, these throw Error and name the call: reading values on the host, other graphs,
 // random numbers, collectives, and indices that the host did not upload in the same call. Run then
-// launches what the function had queued before, as if it had been called without a graph, and throws
-// the function's exception. Cached memory cannot go back to the driver within the function: if the
-// GPU's memory is too full for it, the function gets the Error "out of memory".
+// launches what the function had queued before, as if it had been called without a graph, and
+// throws the function's exception. Cached memory cannot go back to the driver within the function:
+// if the GPU's memory is too full for it, the function gets the Error "out of memory".
 #ifndef APOGEE_TENSOR_CUDA_CUDA_GRAPH_CALL_H_
 #define APOGEE_TENSOR_CUDA_CUDA_GRAPH_CALL_H_
 

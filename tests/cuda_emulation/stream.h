@@ -71,8 +71,8 @@ namespace cuda_emulation {
 // The stream itself; the default stream for null.
 CUstream_st& StreamOf(cudaStream_t stream);
 
-// For calls that give memory back or take some: as RefuseInCapture, for the capture that the calling
-// thread has begun. Giving memory back may wait for the GPU, in any mode.
+// For calls that give memory back or take some: as RefuseInCapture, for the capture that the
+// calling thread has begun. Giving memory back may wait for the GPU, in any mode.
 cudaError_t RefuseFree();
 cudaError_t RefuseAllocate();
 

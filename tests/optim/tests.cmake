@@ -34,6 +34,9 @@ if(APOGEE_HAS_CUDA)
   apogee_test(ALONE NAME optim_device_decision_test SRCS optim/device_decision_test.cc LAYERS optim
               LIBS $<IF:$<STREQUAL:${APOGEE_WITH_CUDA},EMULATED>,apogee_cuda_emulation,CUDA::cudart_static>
               LABELS cuda TIMEOUT 600)
+  apogee_test(ALONE NAME optim_fused_decision_test SRCS optim/fused_decision_test.cc LAYERS optim
+              LIBS $<IF:$<STREQUAL:${APOGEE_WITH_CUDA},EMULATED>,apogee_cuda_emulation,CUDA::cudart_static>
+              LABELS cuda)
 endif()
 apogee_test(ALONE NAME optim_element_update_test SRCS optim/element_update_test.cc LAYERS optim DEVICES)
 if(APOGEE_HAS_CUDA)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The arguments of AdaLomo's GPU kernels for each parameter. Layouts are on the host and are sent in
-// one copy. Private to optim/cuda.
+// The arguments of AdaLomo's GPU kernels for each parameter. Layouts are on the host and are sent
+// in one copy. Private to optim/cuda.
 //
 //   AdaLomoItems items(context, args.chunks, AdaLomoSums::kSquares);
 //   ForEachTile(context, items.items(), ...);               // kernels write the items' partials

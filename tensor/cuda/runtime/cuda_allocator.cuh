@@ -49,8 +49,8 @@ class CudaAllocator : public Allocator {
   void BeginGraph(const GraphRecorder* graph);
   void EndGraph();
   // While `hold` is true, nothing is given back to the driver. For a capture whose work is launched
-  // once, right after it: the work is then in order with all other work on the stream, so its blocks
-  // need not be kept. Call it before the capture, and with false after the launch.
+  // once, right after it: the work is then in order with all other work on the stream, so its
+  // blocks need not be kept. Call it before the capture, and with false after the launch.
   void HoldFrees(bool hold);
   // The graph will not be replayed any more.
   void ReleaseGraph(const GraphRecorder* graph);

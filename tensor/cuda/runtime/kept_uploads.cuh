@@ -46,8 +46,8 @@ class KeptUploads {
 struct CudaGraphRecorder : GraphRecorder {
   // `once`: the work is launched once, right after the capture (CudaGraphCall).
   explicit CudaGraphRecorder(bool once = false) : launches_once(once) {}
-  // Calls fn after each launch of the work being captured, on the launching thread. For what a graph
-  // cannot do, such as recording an event that the host waits for.
+  // Calls fn after each launch of the work being captured, on the launching thread. For what a
+  // graph cannot do, such as recording an event that the host waits for.
   void AfterLaunch(std::function<void()> fn) { after_launch.push_back(std::move(fn)); }
 
   const bool launches_once;

@@ -146,8 +146,7 @@ TEST_P(AdaLomoKernelsTest, Sums) {
   }
 }
 
-// Against the equations, with what a step that is not stored, one that is, and one that a gate skips
-// leave behind.
+// Against the equations, with what a step that is not stored and one that is leave behind.
 TEST_P(AdaLomoKernelsTest, Factors) {
   const MatrixView m{.batch = 2, .rows = 300, .cols = 5};
   const size_t rows = 600, cols = 10;
