@@ -12,7 +12,7 @@
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cuda/cuda_context.h"
-#include "apogee/tests/optim/held_gpu.h"
+#include "apogee/tests/optim/decision/held_gpu.h"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/message_of.h"
 

@@ -5,8 +5,8 @@
 //   Blocker blocker(*context);          // work queued from here on waits
 //   ... what must not wait ...
 //   blocker.GoOn();
-#ifndef APOGEE_TESTS_OPTIM_HELD_GPU_H_
-#define APOGEE_TESTS_OPTIM_HELD_GPU_H_
+#ifndef APOGEE_TESTS_OPTIM_DECISION_HELD_GPU_H_
+#define APOGEE_TESTS_OPTIM_DECISION_HELD_GPU_H_
 
 #include <future>
 
@@ -42,4 +42,4 @@ class Blocker {
 
 }  // namespace apogee::optim
 
-#endif  // APOGEE_TESTS_OPTIM_HELD_GPU_H_
+#endif  // APOGEE_TESTS_OPTIM_DECISION_HELD_GPU_H_
