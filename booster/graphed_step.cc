@@ -11,7 +11,9 @@
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/layers.h"
+#include "apogee/optim/step/step_in_graph.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
+#include "apogee/tensor/cuda/cuda_graph_call.h"
 
 namespace apogee {
 namespace {
@@ -118,6 +120,24 @@ void GraphedMicroStep::CheckSetup() const {
                  "GraphedMicroStep: the parameter \"", parameter->name(),
                  "\" is not whole on the model's GPU");
   }
+}
+
+void GraphedMicroStep::Step() {
+  optim::CheckStepInGraph(optimizer_);
+  // The first one makes states and tables, which last longer than a step.
+  if (!std::exchange(has_stepped_, true)) {
+    optimizer_.step();
+    return;
+  }
+  if (step_ == nullptr) step_ = std::make_unique<CudaGraphCall>(context_);
+  step_->Run([this] { optimizer_.step(); });
+}
+
+int64_t GraphedMicroStep::num_step_graphs_made() const {
+  return step_ == nullptr ? 0 : step_->num_made();
+}
+int64_t GraphedMicroStep::num_step_graphs_reused() const {
+  return step_ == nullptr ? 0 : step_->num_updated();
 }
 
 GraphedMicroStep::Case GraphedMicroStep::CaseOf(const data::Batch& batch, double factor) const {

@@ -36,8 +36,8 @@ void Declare(driver::CommandLine& line, Flags& flags) {
   flags.plugin.Declare(line);
   flags.model.Declare(line);
   line.AddSwitch("--cuda-graphs", flags.cuda_graphs,
-                 "On a GPU, run each micro-batch's forward and backward as one CUDA graph; the "
-                 "losses are the same");
+                 "On a GPU, run each micro-batch's forward and backward as one CUDA graph, and the "
+                 "optimizer's step as another; the losses are the same");
 }
 
 // Checks the flags together.
@@ -90,7 +90,11 @@ int Train(const driver::Rank& rank, const Flags& flags) {
     if (!window.is_complete()) continue;
 
     run.BeforeStep(window.loss());
-    boosted.optimizer.step();
+    if (graphed) {
+      graphed->Step();
+    } else {
+      boosted.optimizer.step();
+    }
     boosted.optimizer.zero_grad();
     scheduler.step();
     if (run.AfterStep()) return run.exit_code();

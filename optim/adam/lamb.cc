@@ -95,41 +95,48 @@ void LambRule::DeclareStats(int phase, std::span<const ActiveParam> params, Stat
 }
 
 std::string LambRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
+  const ContextPtr& context = step.params[0].grad.context();
   if (clips() && phase == 0) {
-    std::vector<NormChunk> chunks;
+    std::vector<SquareSumChunk> chunks;
     for (const ActiveParam& param : step.params) {
-      chunks.push_back(
-          {param.grad.raw(), param.grad.dtype(), param.view->layout().local_numel(), 0});
+      chunks.push_back({param.grad.raw(), param.grad.dtype(), param.view->layout().local_numel(),
+                        SumsAt(buffer, chunks.size())});
     }
-    const DeviceContext& context = *step.params[0].grad.context();
-    OptimKernelsFor(context).grad_norm(context, {NormKind::kL2, chunks});
-    std::vector<double> sums;
-    for (const NormChunk& chunk : chunks) sums.push_back(chunk.result);
-    WriteStats(buffer, StatSection::kSums, sums);
+    OptimKernelsFor(*context).square_sums(*context, {buffer.dtype(), chunks});
     return "";
   }
+  if (clips()) MakeGates(step, context);
   ForEachGroup(step.params, [&](int group, size_t first, std::span<const ActiveParam> params) {
     // This update's step is not counted yet.
     Run(&OptimKernels::lamb_sums, options(group), params, first, /*ahead=*/1,
-        GradScale(group, step), buffer);
+        GradScale(group, step.decision), buffer);
   });
   return "";
 }
 
-GradFactor LambRule::GradScale(int group, const RuleStep& step) const {
-  const double limit = options(group).pre_clip_norm;
-  if (limit == 0) return step.decision.grad_scale();
-  const double scale = step.decision.grad_scale();
-  double sum = 0;
-  for (const double part : step.totals[0].sum_values().ToVector<double>()) sum += part;
-  const double excess = std::sqrt(sum) * scale / limit;
-  return excess > 1 ? scale / excess : scale;
+void LambRule::MakeGates(const RuleStep& step, const ContextPtr& context) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(StepGate));
+  gates_ = Tensor::Empty({num_groups() * kBytes}, DType::kU8, context, MemoryCategory::kWorkspace);
+  const Tensor& squares = step.totals[0].sum_values();
+  for (int group = 0; group < num_groups(); ++group) {
+    const double limit = options(group).pre_clip_norm;
+    if (limit == 0) continue;
+    OptimKernelsFor(*context).norm_clip(
+        *context, {squares.dtype(), step.decision.grad_scale(), squares.raw(), squares.numel(),
+                   limit, static_cast<StepGate*>(gates_.raw()) + group});
+  }
+}
+
+GradFactor LambRule::GradScale(int group, const StepDecision& decision) const {
+  if (options(group).pre_clip_norm == 0) return decision.grad_scale();
+  return GradFactor::Of(static_cast<const StepGate*>(gates_.raw()) + group,
+                        gates_.context()->is_host());
 }
 
 void LambRule::Update(const RuleStep& step) {
   const StatBuffer& sums = step.totals.back();
   Run(&OptimKernels::lamb, options(step.group), step.params, EntryOf(sums, step.params[0]),
-      /*ahead=*/0, GradScale(step.group, step), sums);
+      /*ahead=*/0, GradScale(step.group, step.decision), sums);
 }
 
 template class OptimizerOf<LambRule>;

@@ -67,7 +67,7 @@ class LambRule : public RuleOf<LambOptions> {
 
   // If a group has pre_clip_norm: first the squared gradient norms. Always: |w|^2 and |u|^2.
   OptimizerTraits traits() override {
-    return {.shards = true, .decides_on_device = !clips(), .num_stat_phases = clips() ? 2 : 1};
+    return {.shards = true, .decides_on_device = true, .num_stat_phases = clips() ? 2 : 1};
   }
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
   std::string ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) override;
@@ -80,8 +80,12 @@ class LambRule : public RuleOf<LambOptions> {
 
  private:
   bool clips() const;
-  // The factor for the group's gradients. Reads totals[0] if the group has pre_clip_norm.
-  GradFactor GradScale(int group, const RuleStep& step) const;
+  // Queues the clipping of the groups with pre_clip_norm, from the totals of phase 0.
+  void MakeGates(const RuleStep& step, const ContextPtr& context);
+  // The factor for the group's gradients.
+  GradFactor GradScale(int group, const StepDecision& decision) const;
+
+  Tensor gates_;  // one per group, written by MakeGates
 };
 using Lamb = OptimizerOf<LambRule>;
 extern template class OptimizerOf<LambRule>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Arguments of the kernels of LAMB and LARS, which have a trust ratio per tensor. The *_sums
+// Arguments of the kernels of LAMB and LARS, which have a trust ratio per tensor, and of LAMB's
+// clipping by the norm of all gradients (norm_clip). The *_sums
 // kernels write this rank's partials, [sum of w^2, sum of u^2] per parameter in `stat_dtype`; the
 // update kernels read the totals.
 //
@@ -39,6 +40,18 @@ struct LambArgs {
   GradFactor grad_scale;
   double beta1, grad_weight, beta2, eps, decay, min_ratio, max_ratio;
   std::span<const LambChunk> chunks;
+};
+
+// LAMB's pre_clip_norm. With norm the root of the sum of the `count` numbers of `squares` (totals,
+// before grad_scale), writes a gate that skips with grad_scale, and whose grad_scale is
+//   grad_scale / max(1, grad_scale norm / limit)
+struct NormClipArgs {
+  DType stat_dtype;
+  GradFactor grad_scale;
+  const void* squares;
+  int64_t count;
+  double limit;
+  StepGate* gate;  // in the device's memory
 };
 
 // LARS, with g = grad_scale * grad, which is also u above:

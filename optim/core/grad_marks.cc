@@ -40,12 +40,16 @@ void GradMarks::Reduce(StatReducer& reducer, bool fetch) {
 }
 
 void GradMarks::MarkOnDevice(DeviceDecision& decision, std::span<const MarkChunk> chunks) {
+  decision.Mark(kind_, chunks, static_cast<double*>(StatValues(buffer_, section()).raw()));
+}
+
+void GradMarks::ReduceOnDevice(StatReducer& reducer) {
   const int64_t begin = static_cast<int64_t>(views_.size() * stride_);
   for (int64_t slot = 0; slot < slots_; ++slot) {
     const double number = numbers_[static_cast<size_t>(begin + slot)];
     StatSlice(buffer_, section(), begin + slot, 1).Fill(number);
   }
-  decision.Mark(kind_, chunks, static_cast<double*>(StatValues(buffer_, section()).raw()));
+  reducer.Reduce(buffer_);
 }
 
 void GradMarks::SetPresent(size_t index) { at(index)[0] = kGradPresent; }

@@ -36,9 +36,10 @@ class GradMarks {
   // Collective. With `fetch` = false the getters still return the numbers set on this rank.
   void Reduce(StatReducer& reducer, bool fetch = true);
 
-  // Marks the gradients of `chunks`; all others are absent. Only if constructed with norms.
+  // Marks the gradients of `chunks`; those that no call marks are absent. Only if constructed with
+  // norms.
   void MarkOnDevice(DeviceDecision& decision, std::span<const MarkChunk> chunks);
-  void ReduceOnDevice(StatReducer& reducer) { reducer.Reduce(buffer_); }
+  void ReduceOnDevice(StatReducer& reducer);
   void Fetch() { numbers_ = ReadStats(buffer_, section()); }
   const double* on_device() const {
     return static_cast<const double*>(StatValues(buffer_, section()).raw());

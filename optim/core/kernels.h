@@ -9,8 +9,7 @@
 // Arithmetic and states have `dtype`, f32 or f64; gradients and working weights may have any
 // floating dtype. NaN propagates: the caller has already decided whether to step. The tensors
 // of a chunk are contiguous and do not overlap. On a GPU, kernels are queued on the context's
-// stream; those with results in host memory (grad_norm, adalomo_sums, adalomo_update_norm) wait for
-// it.
+// stream; the one with results in host memory (grad_norm) waits for it.
 #ifndef APOGEE_OPTIM_CORE_KERNELS_H_
 #define APOGEE_OPTIM_CORE_KERNELS_H_
 
@@ -23,6 +22,7 @@
 #include "apogee/optim/adam/trust_kernels.h"
 #include "apogee/optim/averaged/schedule_free_element.h"
 #include "apogee/optim/core/update_chunk.h"
+#include "apogee/optim/factored/adalomo_kernels.h"
 #include "apogee/optim/factored/factored_kernels.h"
 #include "apogee/optim/lowbit/low_bit_kernels.h"
 #include "apogee/optim/momentum/momentum_elements.h"
@@ -65,27 +65,6 @@ struct ScaleChunk {
 struct ScaleArgs {
   double factor, limit;
   std::span<const ScaleChunk> chunks;
-};
-
-// AdaLomo. The second moments of a parameter are per row and column of its logical matrices
-// (layout/layout.h), or per element if exp_avg_sq is not null. g is LOMO's, and
-//   u = g * row_factors[i] * col_factors[j], or g / sqrt(second moment) per element
-//   w = w - decay * w - step_size * u
-struct AdaLomoChunk : UpdateChunk {
-  const Layout* layout;
-  double* row_sums;  // in and out of adalomo_sums: adds the sums of g^2 + eps
-  double* col_sums;
-  double weight_squares;      // out of adalomo_sums: sum of w^2
-  const double* row_factors;  // in, for adalomo_update_norm and adalomo
-  const double* col_factors;
-  void* exp_avg_sq;
-  double update_squares;    // out of adalomo_update_norm: sum of u^2
-  double step_size, decay;  // in, for adalomo
-};
-struct AdaLomoArgs {
-  DType dtype;
-  double inv_scale, clip_value, clip_coef, eps, beta2;
-  std::span<AdaLomoChunk> chunks;
 };
 
 // X(slot name, argument type), one line per kernel. First those that are a loop over the elements
@@ -134,7 +113,9 @@ struct AdaLomoArgs {
   X(scaled_adam, ScaledAdamArgs)                  \
   X(blend, BlendArgs)                             \
   X(onebit_lamb_sums, OneBitLambArgs)             \
-  X(onebit_lamb, OneBitLambArgs)
+  X(onebit_lamb, OneBitLambArgs)                  \
+  X(norm_clip, NormClipArgs)                      \
+  X(adalomo_factors, AdaLomoFactorArgs)
 
 struct OptimKernels {
 #define APOGEE_DECLARE_SLOT(name, Args) KernelSlot<Args> name{#name};

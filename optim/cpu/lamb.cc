@@ -73,6 +73,18 @@ double TrustRatio(const LambArgs& args, const LambChunk& chunk) {
 
 }  // namespace
 
+void norm_clip(const DeviceContext&, const NormClipArgs& args) {
+  const double scale = args.grad_scale;
+  double sum = 0;
+  DispatchStats(DType::kF32, args.stat_dtype, [&]<typename, typename S>() {
+    const S* squares = static_cast<const S*>(args.squares);
+    for (int64_t i = 0; i < args.count; ++i) sum += static_cast<double>(squares[i]);
+  });
+  const double excess = std::sqrt(sum) * scale / args.limit;
+  *args.gate = {};
+  args.gate->grad_scale = excess > 1 ? scale / excess : scale;
+}
+
 void lamb_sums(const DeviceContext& context, const LambArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     AddTrustSums<C, S>(

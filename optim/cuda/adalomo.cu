@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "apogee/optim/cuda/device/adalomo_items.cuh"
+#include "apogee/optim/cuda/device/dispatch_stats.h"
+#include "apogee/optim/cuda/device/gate.cuh"
 #include "apogee/optim/cuda/device/reduce.cuh"
 #include "apogee/optim/cuda/device/update.cuh"
 #include "apogee/optim/cuda/kernels.h"
@@ -13,13 +15,15 @@ using apogee::cuda::WarpReduce;
 
 template <typename C>
 struct AdaLomoCoefficients {
-  C inv_scale, limit, clip_coef, eps, beta2, one_minus_beta2;
+  C inv_scale, limit;
+  DeviceScale<C> clip;
+  C eps, beta2, one_minus_beta2;
   double exact_eps;
 
   explicit AdaLomoCoefficients(const AdaLomoArgs& args)
       : inv_scale(static_cast<C>(args.inv_scale)),
         limit(static_cast<C>(args.clip_value)),
-        clip_coef(static_cast<C>(args.clip_coef)),
+        clip(args.clip),
         eps(static_cast<C>(args.eps)),
         beta2(static_cast<C>(args.beta2)),
         one_minus_beta2(static_cast<C>(1 - args.beta2)),
@@ -30,7 +34,7 @@ struct AdaLomoCoefficients {
   __device__ Pack<C, kRowPack> Gradient(const AdaLomoItem& item, const At& at) const {
     Pack<C, kRowPack> g = LoadAs<C>(at, item.grad, item.grad_dtype);
 #pragma unroll
-    for (C& x : g.at) x = clip_coef * ClampTo(inv_scale * x, limit);
+    for (C& x : g.at) x = clip.value * ClampTo(inv_scale * x, limit);
     return g;
   }
 };
@@ -47,9 +51,11 @@ __device__ void StoreSquares(const AdaLomoItem& item, int64_t tile, double squar
 // The sums of a tile: of w^2, and of g^2 + eps per row and column.
 template <typename C>
 struct SumsBody {
-  AdaLomoCoefficients<C> c;
+  AdaLomoCoefficients<C> coefficients;
 
   __device__ void operator()(const AdaLomoItem& item, int64_t at_tile) const {
+    AdaLomoCoefficients<C> c = coefficients;
+    c.clip.Open();
     const RowTile tile(item.held, at_tile, IsAligned(item));
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     double squares = 0, columns[kRowPack] = {};
@@ -100,32 +106,79 @@ struct SumsBody {
 
 // Adds up the sums of the tiles in order. The first block of an item adds up the squares; the
 // others add up rows and columns, with one thread for each.
+template <typename S>
 struct AddBody {
   static int64_t Tiles(const AdaLomoItem& item) {
-    return 1 + CeilDiv(item.num_results() - 1, kTileThreads);
+    return 1 + CeilDiv(item.num_vectors(), kTileThreads);
   }
   __device__ void operator()(const AdaLomoItem& item, int64_t tile) const {
+    S* sums = static_cast<S*>(item.sums);
     if (tile == 0) {
       double squares = 0;
       for (int64_t t = threadIdx.x; t < item.held.tiles(); t += kTileThreads) {
         squares += item.partials[t];
       }
       squares = BlockReduce<kTileThreads>(squares, Sum());
-      if (threadIdx.x == 0) item.results[0] = squares;
+      if (threadIdx.x == 0) sums[item.num_vectors()] = static_cast<S>(squares);
       return;
     }
     const int64_t i = (tile - 1) * kTileThreads + threadIdx.x, rows = item.rows();
     if (i < rows) {
-      item.results[1 + i] = Add(item.row_partials() + i, item.held.strips(), rows);
+      sums[i] = static_cast<S>(Add(item.row_partials() + i, item.held.strips(), rows));
     } else if (i < rows + item.columns()) {
-      item.results[1 + i] =
-          Add(item.column_partials() + (i - rows), item.held.slabs(), item.columns());
+      sums[i] = static_cast<S>(
+          Add(item.column_partials() + (i - rows), item.held.slabs(), item.columns()));
     }
   }
   static __device__ double Add(const double* partials, int64_t count, int64_t stride) {
     double sum = 0;
     for (int64_t k = 0; k < count; ++k) sum += partials[k * stride];
     return sum;
+  }
+};
+
+// Writes the new moments into `factors`. Those of columns become factors at once.
+template <typename C, typename S>
+struct MomentBody {
+  double beta2;
+  bool store;
+  const StepGate* gate;
+
+  __device__ void operator()(const AdaLomoFactorChunk& chunk, int64_t tile) const {
+    const int64_t rows = chunk.matrix.batch * chunk.matrix.rows;
+    const int64_t columns = chunk.matrix.batch * chunk.matrix.cols;
+    const int64_t i = tile * kTileThreads + threadIdx.x;
+    if (i >= rows + columns) return;
+    const bool is_row = i < rows;
+    C* state = is_row ? static_cast<C*>(chunk.row) + i : static_cast<C*>(chunk.column) + (i - rows);
+    const double sum = static_cast<double>(static_cast<const S*>(chunk.sums)[i]);
+    const double divisor = static_cast<double>(is_row ? chunk.matrix.cols : chunk.matrix.rows);
+    const double moment = beta2 * static_cast<double>(*state) + (1 - beta2) * sum / divisor;
+    if (store && !(gate != nullptr && gate->skip)) *state = static_cast<C>(moment);
+    chunk.factors[i] = is_row ? moment : 1 / sqrt(moment);
+  }
+};
+
+// Computes the factors of the rows of one matrix. Adds them up in their order, as the CPU does.
+struct AdaLomoRowFactors {
+  __device__ void operator()(const AdaLomoFactorChunk& chunk, int64_t matrix) const {
+    __shared__ double staged[kTileThreads];
+    __shared__ double mean;
+    const int64_t rows = chunk.matrix.rows;
+    double* factor = chunk.factors + matrix * rows;
+    double sum = 0;
+    for (int64_t base = 0; base < rows; base += kTileThreads) {
+      const int64_t here = rows - base < kTileThreads ? rows - base : kTileThreads;
+      if (threadIdx.x < here) staged[threadIdx.x] = factor[base + threadIdx.x];
+      __syncthreads();
+      for (int64_t k = 0; threadIdx.x == 0 && k < here; ++k) sum += staged[k];
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) mean = sum / static_cast<double>(rows);
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < rows; i += kTileThreads) {
+      factor[i] = 1 / sqrt(factor[i] / mean);
+    }
   }
 };
 
@@ -138,11 +191,11 @@ __device__ void ForEachDirection(const AdaLomoCoefficients<C>& c, const AdaLomoI
 #pragma unroll
   for (int k = 0; k < kRowPack; ++k) {
     if (factored && tile.col() + k < item.held.matrix.cols) {
-      factors.at[k] = static_cast<C>(item.col_factors[tile.batch_col() + k]);
+      factors.at[k] = static_cast<C>(item.factors[item.rows() + tile.batch_col() + k]);
     }
   }
   tile.ForEachRow([&](int64_t row) {
-    const C factor = factored ? static_cast<C>(item.row_factors[row]) : C(0);
+    const C factor = factored ? static_cast<C>(item.factors[row]) : C(0);
     tile.ForPack(row, [&](const auto& at) {
       Pack<C, kRowPack> v = {};
       C* moments = static_cast<C*>(item.exp_avg_sq);
@@ -165,9 +218,11 @@ __device__ void ForEachDirection(const AdaLomoCoefficients<C>& c, const AdaLomoI
 
 template <typename C>
 struct NormBody {
-  AdaLomoCoefficients<C> c;
+  AdaLomoCoefficients<C> coefficients;
 
   __device__ void operator()(const AdaLomoItem& item, int64_t at_tile) const {
+    AdaLomoCoefficients<C> c = coefficients;
+    c.clip.Open();
     const RowTile tile(item.held, at_tile, IsAligned(item));
     double squares = 0;
     ForEachDirection<C, false>(c, item, tile, [&](const auto& at, const Pack<C, kRowPack>& u) {
@@ -181,13 +236,23 @@ struct NormBody {
   }
 };
 
-template <typename C>
+template <typename C, typename S>
 struct StepBody {
-  AdaLomoCoefficients<C> c;
+  AdaLomoCoefficients<C> coefficients;
+  double lr, weight_decay, min_rms, clip_threshold;
 
+  static __device__ double Rms(const void* sum, double numel) {
+    return sqrt(static_cast<double>(*static_cast<const S*>(sum)) / numel);
+  }
   __device__ void operator()(const AdaLomoItem& item, int64_t at_tile) const {
+    AdaLomoCoefficients<C> c = coefficients;
+    if (!c.clip.Open()) return;
     const RowTile tile(item.held, at_tile, IsAligned(item));
-    const C decay = static_cast<C>(item.decay), step = static_cast<C>(item.step_size);
+    const double rms = Rms(item.weight_sum, item.numel);
+    const double rate = lr * (min_rms < rms ? rms : min_rms);
+    const double excess = Rms(item.update_sum, item.numel) / clip_threshold;
+    const C decay = static_cast<C>(rate * weight_decay);
+    const C step = static_cast<C>(rate / (1.0 < excess ? excess : 1.0));
     C* weight = static_cast<C*>(item.weight);
     ForEachDirection<C, true>(c, item, tile, [&](const auto& at, const Pack<C, kRowPack>& u) {
       Pack<C, kRowPack> w = at.template Load<C>(weight);
@@ -204,50 +269,56 @@ void ForEachRowTile(const DeviceContext& context, const AdaLomoItems& items, con
   ForEachTile(
       context, items.items(), [](const AdaLomoItem& item) { return item.held.tiles(); }, body);
 }
-std::vector<double> AddUp(const DeviceContext& context, const AdaLomoItems& items) {
-  ForEachTile(context, items.items(), &AddBody::Tiles, AddBody{});
-  return items.Results();
-}
 
-template <typename C>
+template <typename C, typename S>
 void Sums(const DeviceContext& context, const AdaLomoArgs& args) {
   const AdaLomoItems items(context, args.chunks, AdaLomoSums::kAll);
   ForEachRowTile(context, items, SumsBody<C>{AdaLomoCoefficients<C>(args)});
-  const std::vector<double> results = AddUp(context, items);
-  const double* at = results.data();
-  for (size_t i = 0; i < args.chunks.size(); ++i) {
-    const AdaLomoItem& item = items.items()[i];
-    args.chunks[i].weight_squares = *at++;
-    if (!item.vectors) continue;
-    for (int64_t r = 0; r < item.rows(); ++r) args.chunks[i].row_sums[r] += *at++;
-    for (int64_t k = 0; k < item.columns(); ++k) args.chunks[i].col_sums[k] += *at++;
-  }
+  ForEachTile(context, items.items(), &AddBody<S>::Tiles, AddBody<S>{});
 }
 
-template <typename C>
+template <typename C, typename S>
 void UpdateNorm(const DeviceContext& context, const AdaLomoArgs& args) {
   const AdaLomoItems items(context, args.chunks, AdaLomoSums::kSquares);
   ForEachRowTile(context, items, NormBody<C>{AdaLomoCoefficients<C>(args)});
-  const std::vector<double> results = AddUp(context, items);
-  for (size_t i = 0; i < results.size(); ++i) args.chunks[i].update_squares = results[i];
+  ForEachTile(context, items.items(), &AddBody<S>::Tiles, AddBody<S>{});
 }
 
-template <typename C>
+template <typename C, typename S>
 void RunAdaLomo(const DeviceContext& context, const AdaLomoArgs& args) {
   const AdaLomoItems items(context, args.chunks, AdaLomoSums::kNone);
-  ForEachRowTile(context, items, StepBody<C>{AdaLomoCoefficients<C>(args)});
+  ForEachRowTile(context, items,
+                 StepBody<C, S>{AdaLomoCoefficients<C>(args), args.lr, args.weight_decay,
+                                args.min_rms, args.clip_threshold});
 }
 
 }  // namespace
 
 void adalomo_sums(const DeviceContext& context, const AdaLomoArgs& args) {
-  args.dtype == DType::kF64 ? Sums<double>(context, args) : Sums<float>(context, args);
+  DispatchStats(args.dtype, args.stat_dtype,
+                [&]<typename C, typename S>() { Sums<C, S>(context, args); });
+}
+void adalomo_factors(const DeviceContext& context, const AdaLomoFactorArgs& args) {
+  DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
+    ForEachTile(
+        context, args.chunks,
+        [](const AdaLomoFactorChunk& chunk) {
+          const MatrixView& m = chunk.matrix;
+          return CeilDiv(m.batch * (m.rows + m.cols), kTileThreads);
+        },
+        MomentBody<C, S>{args.beta2, args.store, args.gate});
+  });
+  ForEachTile(
+      context, args.chunks, [](const AdaLomoFactorChunk& chunk) { return chunk.matrix.batch; },
+      AdaLomoRowFactors{});
 }
 void adalomo_update_norm(const DeviceContext& context, const AdaLomoArgs& args) {
-  args.dtype == DType::kF64 ? UpdateNorm<double>(context, args) : UpdateNorm<float>(context, args);
+  DispatchStats(args.dtype, args.stat_dtype,
+                [&]<typename C, typename S>() { UpdateNorm<C, S>(context, args); });
 }
 void adalomo(const DeviceContext& context, const AdaLomoArgs& args) {
-  args.dtype == DType::kF64 ? RunAdaLomo<double>(context, args) : RunAdaLomo<float>(context, args);
+  DispatchStats(args.dtype, args.stat_dtype,
+                [&]<typename C, typename S>() { RunAdaLomo<C, S>(context, args); });
 }
 
 }  // namespace apogee::optim::cuda

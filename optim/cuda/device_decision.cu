@@ -6,6 +6,7 @@
 #include "apogee/optim/core/options_agreement.h"
 #include "apogee/optim/cuda/device/norm_terms.cuh"
 #include "apogee/optim/cuda/kernels.h"
+#include "apogee/tensor/cuda/runtime/kept_uploads.cuh"
 #include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
 namespace apogee::optim::cuda {
@@ -105,7 +106,16 @@ class GpuDecision : public DeviceDecision {
     const cudaStream_t stream = StreamContext::Of(*context_).stream();
     CheckCuda(cudaMemcpyAsync(outcome_, gate, sizeof(StepGate), cudaMemcpyDefault, stream),
               "copy the outcome of a step to the host");
-    CheckCuda(cudaEventRecord(arrived_, stream), "copy the outcome of a step to the host");
+    const auto record = [this, stream] {
+      CheckCuda(cudaEventRecord(arrived_, stream), "copy the outcome of a step to the host");
+    };
+    // The host waits for the event, so a graph has no part of it.
+    GraphRecorder* const graph = context_->recorder();
+    if (graph != nullptr) {
+      static_cast<apogee::cuda::CudaGraphRecorder*>(graph)->AfterLaunch(record);
+    } else {
+      record();
+    }
     return gate;
   }
 

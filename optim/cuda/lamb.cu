@@ -87,7 +87,27 @@ struct LambStep {
   }
 };
 
+// One thread adds the squares in the order of the parameters, as the host does.
+__global__ void NormClipKernel(const DeviceFactor grad_scale, DType stat_dtype, const void* squares,
+                               int64_t count, double limit, StepGate* gate) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    sum += stat_dtype == DType::kF64 ? static_cast<const double*>(squares)[i]
+                                     : static_cast<double>(static_cast<const float*>(squares)[i]);
+  }
+  const double scale = grad_scale.value();
+  const double excess = sqrt(sum) * scale / limit;
+  *gate = {};
+  gate->grad_scale = excess > 1 ? scale / excess : scale;
+  gate->skip = grad_scale.Skips();
+}
+
 }  // namespace
+
+void norm_clip(const DeviceContext& context, const NormClipArgs& args) {
+  Launch(context, {.threads = {1}}, &NormClipKernel, DeviceFactor(args.grad_scale), args.stat_dtype,
+         args.squares, args.count, args.limit, args.gate);
+}
 
 void lamb_sums(const DeviceContext& context, const LambArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {

@@ -2,36 +2,13 @@
 
 #include "apogee/optim/factored/adalomo.h"
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
 
+#include "apogee/optim/core/layerwise.h"
 #include "apogee/optim/core/make_chunks.h"
-#include "apogee/optim/core/stat_values.h"
 #include "apogee/optim/factored/factored.h"
 
 namespace apogee::optim {
-namespace {
-
-struct Counts {
-  size_t rows = 0, cols = 0;  // 0 for a vector
-};
-Counts CountsOf(const ParamView& view) {
-  if (!IsFactored(view)) return {};
-  const MatrixView m = view.layout().matrix();
-  return {static_cast<size_t>(m.batch * m.rows), static_cast<size_t>(m.batch * m.cols)};
-}
-
-size_t IndexOf(const StatBuffer& buffer, const ParamView* view) {
-  const auto found = std::ranges::find(buffer.sum_entries(), view, &StatBuffer::Entry::view);
-  return static_cast<size_t>(found - buffer.sum_entries().begin());
-}
-
-double NumelOf(const ParamView& view) {
-  return static_cast<double>(view.layout().logical_shape().numel());
-}
-
-}  // namespace
 
 std::vector<OptionField<AdaLomoOptions>> AdaLomoOptions::Fields() {
   using O = AdaLomoOptions;
@@ -72,11 +49,13 @@ absl::Status AdaLomoRule::CheckGroupState(const GroupState& state, const OptionM
 }
 
 void AdaLomoRule::On(RuleEvent event) {
-  if (event != RuleEvent::kUpdated) return;
+  if (event != RuleEvent::kUpdated && event != RuleEvent::kRevoked) return;
   for (int group = 0; group < num_groups(); ++group) {
-    std::vector<double>& steps = store().mutable_group_state(group)["step_num"];
+    GroupState& state = store().mutable_group_state(group);
+    std::vector<double>& steps = state["step_num"];
     steps.resize(1);
-    ++steps[0];
+    steps[0] += event == RuleEvent::kUpdated ? 1 : -1;
+    if (steps[0] == 0) state.erase("step_num");
   }
 }
 
@@ -88,137 +67,91 @@ double AdaLomoRule::Beta2(int group) const {
   return 1 - std::pow(steps + 1, options(group).decay_rate);
 }
 
+// Statistics:
+//   phase 0  row and column sums of g^2 + eps, sum of w^2
+//   phase 1  sum of u^2
 void AdaLomoRule::DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) {
   for (const ActiveParam& param : params) {
-    const Counts counts = CountsOf(*param.view);
-    // Phase 0: row sums, column sums, sum of squared weights. Phase 1: sum of squares of the
-    // update.
-    buffer.AddSums(*param.view,
-                   phase == 0 ? static_cast<int64_t>(counts.rows + counts.cols) + 1 : 1);
+    buffer.AddSums(*param.view, phase == 0 ? NumFactors(*param.view) + 1 : 1);
+  }
+  if (phase > 0) return;
+  factors_.clear();
+  for (const ActiveParam& param : params) {
+    factors_.push_back(Tensor::Empty({NumFactors(*param.view)}, DType::kF64, param.grad.context(),
+                                     MemoryCategory::kWorkspace));
   }
 }
 
-AdaLomoRule::Factors AdaLomoRule::MakeFactors(const ActiveParam& param, const double* sums) const {
+void AdaLomoRule::ComputeFactors(int group, std::span<const ActiveParam> params, size_t first,
+                                 bool store, const StatBuffer& totals, const StepGate* gate) {
+  const Factored of(params, first);
+  const AdaLomoFactorArgs args{{}, totals.dtype(), Beta2(group), store, gate, {}};
+  RunKernel(of.params, &OptimKernels::adalomo_factors, args, [&](const ActiveParam& param) {
+    const size_t entry = of.EntryOf(param);
+    const ParamView& view = *param.view;
+    return AdaLomoFactorChunk{view.layout().matrix(), view.state("exp_avg_sq_row").raw(),
+                              view.state("exp_avg_sq_col").raw(), SumsAt(totals, entry),
+                              factors_[entry].address<double>()};
+  });
+}
+
+AdaLomoArgs AdaLomoRule::ArgsOf(int group, DType stats, const StepDecision& decision) const {
+  const AdaLomoOptions& o = options(group);
+  return {{},
+          stats,
+          decision.inv_loss_scale,
+          o.clip_grad_value,
+          decision.clip_only(),
+          o.eps[0],
+          Beta2(group),
+          o.lr,
+          o.weight_decay,
+          o.eps[1],
+          o.clip_threshold,
+          {}};
+}
+
+AdaLomoChunk AdaLomoRule::ChunkOf(const ActiveParam& param, size_t entry) const {
+  AdaLomoChunk chunk = MakeUpdateChunk<AdaLomoChunk>(param);
   const ParamView& view = *param.view;
-  Factors f;
-  if (!IsFactored(view)) return f;
-  const MatrixView m = view.layout().matrix();
-  const Counts counts = CountsOf(view);
-  const double beta2 = Beta2(param.group);
-  const auto advance = [&](const char* state, const double* from, size_t count, int64_t divisor) {
-    std::vector<double> moments = view.state(state).ToVector<double>();
-    for (size_t i = 0; i < count; ++i) {
-      moments[i] = beta2 * moments[i] + (1 - beta2) * from[i] / static_cast<double>(divisor);
-    }
-    return moments;
-  };
-  f.row_moments = advance("exp_avg_sq_row", sums, counts.rows, m.cols);
-  f.col_moments = advance("exp_avg_sq_col", sums + counts.rows, counts.cols, m.rows);
-  f.rows.resize(counts.rows);
-  f.cols.resize(counts.cols);
-  const auto rows = static_cast<size_t>(m.rows);
-  for (size_t begin = 0; begin < counts.rows; begin += rows) {
-    double mean = 0;
-    for (size_t r = begin; r < begin + rows; ++r) mean += f.row_moments[r];
-    mean /= static_cast<double>(rows);
-    for (size_t r = begin; r < begin + rows; ++r)
-      f.rows[r] = 1 / std::sqrt(f.row_moments[r] / mean);
+  chunk.layout = &view.layout();
+  if (IsFactored(view)) {
+    chunk.factors = factors_[entry].address<double>();
+  } else {
+    chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
   }
-  for (size_t c = 0; c < counts.cols; ++c) f.cols[c] = 1 / std::sqrt(f.col_moments[c]);
-  return f;
+  return chunk;
 }
 
 std::string AdaLomoRule::ComputeStats(int phase, const RuleStep& step, StatBuffer& buffer) {
-  const std::span<const ActiveParam> params = step.params;
-  const std::span<const StatBuffer> totals = step.totals;
-  const StepDecision& decision = step.decision;
-  std::vector<double> partials(static_cast<size_t>(buffer.sum_values().numel())), before;
-  if (phase > 0) before = ReadStats(totals[0], StatSection::kSums);
-  for (size_t i = 0; i < params.size(); ++i) {
-    const ActiveParam& param = params[i];
-    const AdaLomoOptions& o = options(param.group);
-    const ParamView& view = *param.view;
-    AdaLomoChunk chunk = MakeUpdateChunk<AdaLomoChunk>(param);
-    chunk.layout = &view.layout();
-    const DeviceContext& context = *param.grad.context();
-    const AdaLomoArgs args{view.compute_dtype(),
-                           decision.inv_loss_scale,
-                           o.clip_grad_value,
-                           decision.clip_factor,
-                           o.eps[0],
-                           Beta2(param.group),
-                           std::span(&chunk, 1)};
-    const StatBuffer::Entry& entry = buffer.sum_entries()[i];
-    const auto sums = std::span(partials).subspan(static_cast<size_t>(entry.offset),
-                                                  static_cast<size_t>(entry.count));
-    if (phase == 0) {
-      const Counts counts = CountsOf(view);
-      if (counts.rows > 0) {
-        chunk.row_sums = sums.data();
-        chunk.col_sums = sums.data() + counts.rows;
-      }
-      OptimKernelsFor(context).adalomo_sums(context, args);
-      sums.back() = chunk.weight_squares;
-    } else {
-      const Factors factors = MakeFactors(param, before.data() + totals[0].sum_entries()[i].offset);
-      if (IsFactored(view)) {
-        chunk.row_factors = factors.rows.data();
-        chunk.col_factors = factors.cols.data();
-      } else {
-        chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-      }
-      OptimKernelsFor(context).adalomo_update_norm(context, args);
-      sums[0] = chunk.update_squares;
+  ForEachGroup(step.params, [&](int group, size_t first, std::span<const ActiveParam> params) {
+    if (phase == 1) {
+      ComputeFactors(group, params, first, /*store=*/false, step.totals[0], nullptr);
     }
-  }
-  WriteStats(buffer, StatSection::kSums, partials);
+    RunKernel(params, phase == 0 ? &OptimKernels::adalomo_sums : &OptimKernels::adalomo_update_norm,
+              ArgsOf(group, buffer.dtype(), step.decision), [&](const ActiveParam& param) {
+                const size_t entry = first + static_cast<size_t>(&param - params.data());
+                AdaLomoChunk chunk = ChunkOf(param, entry);
+                chunk.sums = SumsAt(buffer, entry);
+                return chunk;
+              });
+  });
   return "";
 }
 
 void AdaLomoRule::Update(const RuleStep& step) {
   const std::span<const ActiveParam> params = step.params;
-  const std::span<const StatBuffer> totals = step.totals;
-  const StepDecision& decision = step.decision;
-  const AdaLomoOptions& o = options(step.group);
-  std::vector<Factors> factors(params.size());
-  const size_t first = IndexOf(totals[0], params[0].view);
-  const std::vector<double> sums_of_all = ReadStats(totals[0], StatSection::kSums);
-  const std::vector<double> update_squares = ReadStats(totals[1], StatSection::kSums);
-  const auto make_chunk = [&](const ActiveParam& param) {
-    const ParamView& view = *param.view;
-    const auto i = static_cast<size_t>(&param - params.data());
-    const StatBuffer::Entry& entry = totals[0].sum_entries()[first + i];
-    const double* sums = sums_of_all.data() + entry.offset;
-    AdaLomoChunk chunk = MakeUpdateChunk<AdaLomoChunk>(param);
-    chunk.layout = &view.layout();
-    if (IsFactored(view)) {
-      Factors& f = factors[i] = MakeFactors(param, sums);
-      view.state("exp_avg_sq_row").SetValues(f.row_moments);
-      view.state("exp_avg_sq_col").SetValues(f.col_moments);
-      chunk.row_factors = f.rows.data();
-      chunk.col_factors = f.cols.data();
-    } else {
-      chunk.exp_avg_sq = view.state("exp_avg_sq").raw();
-    }
-    const double weight_rms = std::sqrt(sums[entry.count - 1] / NumelOf(view));
-    const auto offset = static_cast<size_t>(totals[1].sum_entries()[first + i].offset);
-    const double update_rms = std::sqrt(update_squares[offset] / NumelOf(view));
-    const double lr = o.lr * std::max(o.eps[1], weight_rms);
-    chunk.decay = lr * o.weight_decay;
-    chunk.step_size = lr / std::max(1.0, update_rms / o.clip_threshold);
-    return chunk;
-  };
-  for (const DType dtype : {DType::kF32, DType::kF64}) {
-    std::vector<AdaLomoChunk> chunks;
-    for (const ActiveParam& param : params) {
-      if (param.view->compute_dtype() == dtype) chunks.push_back(make_chunk(param));
-    }
-    if (chunks.empty()) continue;
-    const DeviceContext& context = *params[0].grad.context();
-    OptimKernelsFor(context).adalomo(
-        context, {dtype, decision.inv_loss_scale, o.clip_grad_value, decision.clip_factor, o.eps[0],
-                  Beta2(step.group), chunks});
-  }
+  const StatBuffer &sums = step.totals[0], &updates = step.totals[1];
+  const size_t first = EntryOf(sums, params[0]);
+  ComputeFactors(step.group, params, first, /*store=*/true, sums, step.decision.gate);
+  RunKernel(params, &OptimKernels::adalomo, ArgsOf(step.group, sums.dtype(), step.decision),
+            [&](const ActiveParam& param) {
+              const size_t entry = first + static_cast<size_t>(&param - params.data());
+              AdaLomoChunk chunk = ChunkOf(param, entry);
+              chunk.weight_sum = SumsAt(sums, entry, NumFactors(*param.view));
+              chunk.update_sum = SumsAt(updates, entry);
+              return chunk;
+            });
 }
 
 template class OptimizerOf<AdaLomoRule>;

@@ -32,6 +32,7 @@
 
 #include <array>
 #include <limits>
+#include <vector>
 
 #include "apogee/optim/optimizer.h"
 
@@ -49,13 +50,17 @@ struct AdaLomoOptions {
   void Check(OptionProblems& problems) const;
 };
 
+struct AdaLomoArgs;
+struct AdaLomoChunk;
+
 class AdaLomoRule : public RuleOf<AdaLomoOptions> {
  public:
   static constexpr const char* kName = "adalomo";
   explicit AdaLomoRule(std::vector<AdaLomoOptions> groups) : RuleOf(kName, std::move(groups)) {}
 
   OptimizerTraits traits() override {
-    return {.shards = true, .fused_backward = true, .num_stat_phases = 2};
+    return {
+        .shards = true, .decides_on_device = true, .fused_backward = true, .num_stat_phases = 2};
   }
   absl::Status CheckGroupState(const GroupState& state, const OptionMap& options) const override;
   void DeclareStats(int phase, std::span<const ActiveParam> params, StatBuffer& buffer) override;
@@ -67,13 +72,15 @@ class AdaLomoRule : public RuleOf<AdaLomoOptions> {
   void States(const Subject& of, std::vector<StateSpec>& specs) const override;
 
  private:
-  // The row and column factors of a parameter's update, and the second moments they come from.
-  struct Factors {
-    std::vector<double> rows, cols;
-    std::vector<double> row_moments, col_moments;
-  };
   double Beta2(int group) const;
-  Factors MakeFactors(const ActiveParam& param, const double* sums) const;
+  // Parameters of one group; `first`: the place of the first one in the step. `store`: stores their
+  // new second moments, unless `gate` says skip.
+  void ComputeFactors(int group, std::span<const ActiveParam> params, size_t first, bool store,
+                      const StatBuffer& totals, const StepGate* gate);
+  AdaLomoArgs ArgsOf(int group, DType stats, const StepDecision& decision) const;
+  AdaLomoChunk ChunkOf(const ActiveParam& param, size_t entry) const;
+
+  std::vector<Tensor> factors_;  // of the parameters of this step; empty if not factored
 };
 using AdaLomo = OptimizerOf<AdaLomoRule>;
 extern template class OptimizerOf<AdaLomoRule>;

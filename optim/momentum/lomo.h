@@ -20,7 +20,8 @@
 // (retain_graph): first to collect the norm of each gradient, then to update. Random masks
 // (dropout) are the same in both. With kProceed and no max_norm it runs once. In both passes at
 // most one finished gradient exists at a time, in addition to the one being computed. It multiplies
-// the loss gradient by StepOptions::loss_scale.
+// the loss gradient by StepOptions::loss_scale. Where a GPU makes the decision, fused_backward does
+// not wait for it: the second pass runs also if the step is skipped, and then changes nothing.
 // It throws Error if step() has not been called since the last fused_backward, or a parameter
 // already has a gradient: a gradient that has been used and dropped cannot be added to, so use one
 // larger batch instead of accumulating. It also throws for a sharded parameter; a plugin that

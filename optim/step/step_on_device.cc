@@ -20,16 +20,29 @@ bool StepRunner::CanDecideOn(const DeviceContext& context, const OptimizerTraits
 
 void StepRunner::MarkOnDevice(const ContextPtr& context, const std::vector<Tensor>& grads,
                               const std::vector<size_t>& owners, GradMarks& marks) {
-  if (device_decision_ == nullptr || device_decision_->context() != context) {
-    device_decision_ = MakeDeviceDecision(context);
-  }
   std::vector<MarkChunk> chunks;
   for (const size_t c : owners) {
     const ParamView& view = marks.view(c);
     chunks.push_back({grads[c].raw(), grads[c].dtype(), view.layout().local_numel(),
                       static_cast<int64_t>(c), static_cast<double>(view.num_replicas())});
   }
-  marks.MarkOnDevice(*device_decision_, chunks);
+  marks.MarkOnDevice(DecisionOn(context), chunks);
+}
+
+DeviceDecision& StepRunner::DecisionOn(const ContextPtr& context) {
+  if (device_decision_ == nullptr || device_decision_->context() != context) {
+    device_decision_ = MakeDeviceDecision(context);
+  }
+  return *device_decision_;
+}
+
+const StepGate* StepRunner::DecideOnDevice(const GradMarks& marks) {
+  return device_decision_->Decide({.kind = options_.norm_kind,
+                                   .check_finite = options_.nonfinite != NonFinitePolicy::kProceed,
+                                   .max_norm = options_.max_norm,
+                                   .has_digest = marks.has_digest(),
+                                   .inv_loss_scale = 1 / options_.loss_scale},
+                                  marks.on_device(), marks.count());
 }
 
 void StepRunner::SettlePending() const {
@@ -48,7 +61,8 @@ void StepRunner::SettlePending() const {
     for (ParamView* view : pending.updated) view->set_step(view->step() - 1);
     report_.num_updated = 0;
   }
-  rule_.On(outcome.skip ? RuleEvent::kRevoked : RuleEvent::kKept);
+  // A fused backward may have found no gradient to update with.
+  if (!pending.updated.empty()) rule_.On(outcome.skip ? RuleEvent::kRevoked : RuleEvent::kKept);
   TellDecided();
 }
 

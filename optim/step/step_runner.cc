@@ -38,7 +38,11 @@ void StepRunner::Step() {
           "call step() right after the fused backward");
     }
     report_ = *std::exchange(fused_report_, std::nullopt);
-    TellDecided();
+    if (report_.gate != nullptr) {
+      pending_ = std::exchange(fused_pending_, {});
+    } else {
+      TellDecided();
+    }
     return End();
   }
   report_ = {};

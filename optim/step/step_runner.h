@@ -82,6 +82,10 @@ class StepRunner {
                   const std::vector<size_t>& owners, GradMarks& marks) const;
   void MarkOnDevice(const ContextPtr& context, const std::vector<Tensor>& grads,
                     const std::vector<size_t>& owners, GradMarks& marks);
+  // Makes device_decision_ if there is none for this context.
+  DeviceDecision& DecisionOn(const ContextPtr& context);
+  // Queues the decision from marks that all ranks have reduced.
+  const StepGate* DecideOnDevice(const GradMarks& marks);
   // Sets `skip` and the clip factor from the norm and finiteness of all gradients together.
   void DecideFrom(bool finite, double norm, StepDecision& decision) const;
   // Creates states and reduces statistics into `report`. False: the statistics skip the step.
@@ -107,8 +111,10 @@ class StepRunner {
   mutable int64_t num_skipped_ = 0;
   // The GPU has found that options differ between ranks; the next step throws.
   mutable bool options_differ_ = false;
-  // The report of a fused backward, until the step publishes it.
+  // The report of a fused backward, until the step publishes it, and if it has a gate
+  // `fused_pending_`.
   std::optional<StepReport> fused_report_;
+  PendingStep fused_pending_;
 };
 
 }  // namespace apogee::optim

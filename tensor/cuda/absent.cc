@@ -4,6 +4,7 @@
 #include "apogee/core/error.h"
 #include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
+#include "apogee/tensor/cuda/cuda_graph_call.h"
 
 namespace apogee {
 
@@ -32,5 +33,18 @@ CudaGraph::CudaGraph(CudaGraph&& other) noexcept = default;
 CudaGraph& CudaGraph::operator=(CudaGraph&& other) noexcept = default;
 bool CudaGraph::Takes(const Tensors& /*values*/) const { return false; }
 void CudaGraph::Launch(const Tensors& /*values*/) const {}
+
+struct CudaGraphCall::Impl {};
+
+CudaGraphCall::CudaGraphCall(const ContextPtr& /*context*/) {
+  Throw(
+      "CudaGraphCall: this build has no CUDA; configure where nvcc is found "
+      "(-DAPOGEE_WITH_CUDA=ON)");
+}
+CudaGraphCall::~CudaGraphCall() = default;
+void CudaGraphCall::Run(const std::function<void()>& /*fn*/) {}
+int64_t CudaGraphCall::num_made() const { return 0; }
+int64_t CudaGraphCall::num_updated() const { return 0; }
+bool CudaGraphCall::IsUnderWay(const DeviceContext& /*context*/) { return false; }
 
 }  // namespace apogee

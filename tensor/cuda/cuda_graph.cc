@@ -59,21 +59,21 @@ CudaGraph::Impl::~Impl() {
 }
 
 void CudaGraph::Impl::Record(const std::function<void(const Tensors&)>& fn) {
-  // Waits now, because nothing may wait within the capture. Blocks that are given back to the
-  // driver there are then unused.
-  gpu.Synchronize();
+  gpu.Synchronize();  // nothing may wait within the capture
   cudaGraph_t graph = nullptr;
   // Ends the capture in every case. If there are several errors, the first one is thrown.
   const auto end = [&] {
     context->set_recorder(nullptr);
+    const cudaError_t ended = cudaStreamEndCapture(gpu.stream(), &graph);
     AllocatorOf(gpu).EndGraph();
-    return cudaStreamEndCapture(gpu.stream(), &graph);
+    return ended;
   };
-  // Relaxed: other threads, and the allocator, may make calls that other modes forbid during a
-  // capture. This context's own waits throw Error.
-  CheckCuda(cudaStreamBeginCapture(gpu.stream(), cudaStreamCaptureModeRelaxed),
-            "begin the capture of a graph");
+  // Relaxed: other threads may make calls that other modes forbid during a capture, and the
+  // allocator may take memory from the driver. This context's own waits throw Error.
   AllocatorOf(gpu).BeginGraph(&recorder);
+  const cudaError_t begun = cudaStreamBeginCapture(gpu.stream(), cudaStreamCaptureModeRelaxed);
+  if (begun != cudaSuccess) AllocatorOf(gpu).EndGraph();
+  CheckCuda(begun, "begin the capture of a graph");
   context->set_recorder(&recorder);
   try {
     fn(inputs);

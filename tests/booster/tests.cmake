@@ -19,6 +19,8 @@ apogee_test(NAME booster_closed_tree_test SRCS booster/closed_tree_test.cc LAYER
 if(APOGEE_HAS_CUDA)
   apogee_test(NAME booster_graphed_step_test SRCS booster/graphed_step_test.cc LAYERS booster
               LABELS cuda TIMEOUT 300)
+  apogee_test(NAME booster_graphed_optimizer_test SRCS booster/graphed_optimizer_test.cc LAYERS booster
+              LABELS cuda TIMEOUT 300)
 endif()
 apogee_test(NAME booster_training_state_test SRCS booster/training_state_test.cc LAYERS booster
             LABELS threads TIMEOUT 600)

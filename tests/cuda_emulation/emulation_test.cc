@@ -209,6 +209,9 @@ TEST_F(EmulationTest, WhatAStreamThatCapturesRefuses) {
   const cudaStream_t stream = StreamContext::Of(*gpu).stream();
   cudaEvent_t event = nullptr;
   ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  void *block = nullptr, *pinned = nullptr;
+  ASSERT_EQ(cudaMalloc(&block, 4), cudaSuccess);
+  ASSERT_EQ(cudaMallocHost(&pinned, 4), cudaSuccess);
   float host = 0;
   const auto copy = [&](void* to, const void* from) {
     return cudaMemcpyAsync(to, from, 4, cudaMemcpyDefault, stream);
@@ -220,6 +223,8 @@ TEST_F(EmulationTest, WhatAStreamThatCapturesRefuses) {
       [&] { return copy(x.raw(), &host); },
       [&] { return cudaEventRecord(event, stream); },
       [&] { return cudaStreamWaitEvent(stream, event, 0); },
+      [&] { return cudaFree(block); },
+      [&] { return cudaFreeHost(pinned); },
   };
   for (const auto& call : calls) {
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
@@ -236,6 +241,26 @@ TEST_F(EmulationTest, WhatAStreamThatCapturesRefuses) {
   cudaEventDestroy(event);
   cudaGetLastError();
   EXPECT_EQ(x.Item(), 0);
+}
+
+// A relaxed capture lets its thread take memory, other captures do not.
+TEST_F(EmulationTest, MemoryThatIsTakenInACapture) {
+  const ContextPtr gpu = Gpu();
+  const cudaStream_t stream = StreamContext::Of(*gpu).stream();
+  cudaGraph_t graph = nullptr;
+  for (const bool relaxed : {true, false}) {
+    void *block = nullptr, *pinned = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream, relaxed ? cudaStreamCaptureModeRelaxed
+                                                     : cudaStreamCaptureModeThreadLocal),
+              cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&block, 4) == cudaSuccess, relaxed);
+    EXPECT_EQ(cudaMallocHost(&pinned, 4) == cudaSuccess, relaxed);
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph) == cudaSuccess, relaxed);
+    cudaGraphDestroy(graph);
+    EXPECT_EQ(cudaFree(block), cudaSuccess);
+    EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  }
+  cudaGetLastError();
 }
 
 }  // namespace emulation_test

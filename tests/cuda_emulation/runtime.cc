@@ -68,6 +68,8 @@ cudaError_t Enqueue(const cudaLaunchConfig_t& config, const void* kernel,
 }  // namespace cuda_emulation
 
 using cuda_emulation::Noted;
+using cuda_emulation::RefuseAllocate;
+using cuda_emulation::RefuseFree;
 using cuda_emulation::StreamOf;
 
 extern "C" {
@@ -148,11 +150,13 @@ cudaError_t cudaGetLastError() { return std::exchange(cuda_emulation::last_error
 cudaError_t cudaPeekAtLastError() { return cuda_emulation::last_error; }
 
 cudaError_t cudaMalloc(void** block, size_t bytes) {
+  if (const cudaError_t error = RefuseAllocate(); error != cudaSuccess) return Noted(error);
   *block = cuda_emulation::AllocateDevice(bytes);
   return *block == nullptr ? Noted(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 cudaError_t cudaFree(void* block) {
   if (block == nullptr) return cudaSuccess;
+  if (const cudaError_t error = RefuseFree(); error != cudaSuccess) return Noted(error);
   return cuda_emulation::FreeDevice(block) ? cudaSuccess : Noted(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -161,6 +165,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** block, size_t bytes) {
+  if (const cudaError_t error = RefuseAllocate(); error != cudaSuccess) return Noted(error);
   *block = cuda_emulation::AllocatePinned(bytes);
   return *block == nullptr ? Noted(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -169,6 +174,7 @@ cudaError_t cudaHostAlloc(void** block, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* block) {
   if (block == nullptr) return cudaSuccess;
+  if (const cudaError_t error = RefuseFree(); error != cudaSuccess) return Noted(error);
   return cuda_emulation::FreePinned(block) ? cudaSuccess : Noted(cudaErrorInvalidValue);
 }
 
@@ -216,9 +222,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) { return StreamOf(stream).Query
 
 // A capture records one stream. Events within a capture, by which other streams could join it on a
 // GPU, are refused.
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (stream == nullptr) return Noted(cudaErrorStreamCaptureUnsupported);
-  return Noted(stream->BeginCapture());
+  return Noted(stream->BeginCapture(mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return Noted(StreamOf(stream).EndCapture(graph));
@@ -238,6 +244,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return Noted(queue.Queue([work = exec->work] {
     for (const std::function<void()>& each : *work) each();
   }));
+}
+// A GPU takes the new work if its nodes have the kinds and the order of the old ones.
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                                cudaGraphExecUpdateResultInfo* info) {
+  *info = {};
+  if (exec->work->size() != graph->work->size()) {
+    info->result = cudaGraphExecUpdateErrorTopologyChanged;
+    return Noted(cudaErrorGraphExecUpdateFailure);
+  }
+  exec->work = graph->work;
+  return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;

@@ -6,6 +6,14 @@
 
 #include "memory.h"
 
+namespace {
+
+// The capture that this thread has begun.
+thread_local CUstream_st* capturing = nullptr;
+thread_local bool is_relaxed = false;
+
+}  // namespace
+
 CUstream_st::CUstream_st() : thread_([this] { Run(); }) {}
 
 CUstream_st::~CUstream_st() {
@@ -55,10 +63,12 @@ cudaError_t CUstream_st::Query() {
   return work_.empty() && !busy_ ? cudaSuccess : cudaErrorNotReady;
 }
 
-cudaError_t CUstream_st::BeginCapture() {
+cudaError_t CUstream_st::BeginCapture(cudaStreamCaptureMode mode) {
   std::lock_guard lock(mutex_);
   if (capture_ != cudaStreamCaptureStatusNone) return cudaErrorIllegalState;
   capture_ = cudaStreamCaptureStatusActive;
+  capturing = this;
+  is_relaxed = mode == cudaStreamCaptureModeRelaxed;
   return cudaSuccess;
 }
 
@@ -66,6 +76,7 @@ cudaError_t CUstream_st::EndCapture(cudaGraph_t* graph) {
   std::lock_guard lock(mutex_);
   *graph = nullptr;
   if (capture_ == cudaStreamCaptureStatusNone) return cudaErrorIllegalState;
+  if (capturing == this) capturing = nullptr;
   const bool valid = capture_ == cudaStreamCaptureStatusActive;
   capture_ = cudaStreamCaptureStatusNone;
   auto work =
@@ -104,5 +115,10 @@ CUstream_st& StreamOf(cudaStream_t stream) {
   static CUstream_st* const default_stream = new CUstream_st;
   return stream == nullptr ? *default_stream : *stream;
 }
+
+cudaError_t RefuseFree() {
+  return capturing == nullptr ? cudaSuccess : capturing->RefuseInCapture();
+}
+cudaError_t RefuseAllocate() { return is_relaxed ? cudaSuccess : RefuseFree(); }
 
 }  // namespace cuda_emulation

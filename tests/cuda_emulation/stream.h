@@ -28,7 +28,9 @@ struct CUstream_st {
   // success if there is no capture.
   cudaError_t RefuseInCapture();
 
-  cudaError_t BeginCapture();
+  // The calling thread may not give memory back until the capture has ended, and takes memory only
+  // if the capture is relaxed (RefuseFree, RefuseAllocate).
+  cudaError_t BeginCapture(cudaStreamCaptureMode mode);
   // Ends the capture. Sets *graph to null and returns an error if the capture was invalid.
   cudaError_t EndCapture(cudaGraph_t* graph);
   cudaStreamCaptureStatus capture_status();
@@ -68,6 +70,11 @@ namespace cuda_emulation {
 
 // The stream itself; the default stream for null.
 CUstream_st& StreamOf(cudaStream_t stream);
+
+// For calls that give memory back or take some: as RefuseInCapture, for the capture that the
+// calling thread has begun. Giving memory back may wait for the GPU, in any mode.
+cudaError_t RefuseFree();
+cudaError_t RefuseAllocate();
 
 }  // namespace cuda_emulation
 

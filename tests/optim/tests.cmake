@@ -31,9 +31,12 @@ apogee_test(NAME optim_chunk_kernels_test SRCS optim/chunk_kernels_test.cc LAYER
 apogee_test(NAME optim_onebit_kernels_test SRCS optim/onebit/onebit_kernels_test.cc LAYERS optim DEVICES)
 if(APOGEE_HAS_CUDA)
   apogee_test(NAME optim_cuda_regions_test SRCS optim/cuda_regions_test.cc LAYERS optim LABELS cuda)
-  apogee_test(ALONE NAME optim_device_decision_test SRCS optim/device_decision_test.cc LAYERS optim
+  apogee_test(ALONE NAME optim_device_decision_test SRCS optim/decision/device_decision_test.cc LAYERS optim
               LIBS $<IF:$<STREQUAL:${APOGEE_WITH_CUDA},EMULATED>,apogee_cuda_emulation,CUDA::cudart_static>
               LABELS cuda TIMEOUT 600)
+  apogee_test(ALONE NAME optim_fused_decision_test SRCS optim/decision/fused_decision_test.cc LAYERS optim
+              LIBS $<IF:$<STREQUAL:${APOGEE_WITH_CUDA},EMULATED>,apogee_cuda_emulation,CUDA::cudart_static>
+              LABELS cuda)
 endif()
 apogee_test(ALONE NAME optim_element_update_test SRCS optim/element_update_test.cc LAYERS optim DEVICES)
 if(APOGEE_HAS_CUDA)

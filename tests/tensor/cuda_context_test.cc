@@ -14,6 +14,7 @@
 #include <functional>
 
 #include "apogee/core/error.h"
+#include "apogee/tensor/cuda/cuda_graph.h"
 #include "apogee/tensor/kernel_table.h"
 #include "apogee/tensor/ops/matmul.h"
 #include "apogee/tensor/tensor.h"
@@ -90,6 +91,23 @@ TEST_F(CudaContextTest, NamesWhatMemoryRanOutFor) {
               "out of memory on cuda:0: 524288 bytes for activation, 262144 of 1048576 free; this "
               "rank has 786432 bytes live, most of them 524288 of parameter, 262144 of gradient, "
               ".*; use a smaller batch or model, or shard it");
+}
+
+// What a capture cannot take back from the cache is free before it begins.
+TEST_F(CudaContextTest, ACaptureHasTheMemoryThatWasCached) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Environment environment("APOGEE_EMULATED_GPU_BYTES", "1048576");
+  const auto run = [] {
+    const ContextPtr gpu = Gpu();
+    Tensor::Full({655360}, DType::kU8, 1, gpu);
+    Tensor large;
+    const CudaGraph graph = CudaGraph::Capture(gpu, {}, [&](const CudaGraph::Tensors&) {
+      large = Tensor::Full({131072}, DType::kF32, 3, gpu);
+    });
+    graph.Launch({});
+    std::exit(large.ToVector<float>()[131071] == 3 ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 #endif  // APOGEE_EMULATED_CUDA
 

@@ -144,6 +144,28 @@ TEST_P(CudaGraphTest, TwoGraphsThatUseOneBlock) {
   EXPECT_EQ(another.Item(), -2);
 }
 
+// The driver may wait for the GPU when it gets memory back.
+TEST_P(CudaGraphTest, GivesNoMemoryToTheDriverInTheCapture) {
+  const Tensor x = Values({1, 2, 3});
+  Tensor::Empty({4096}, DType::kF32, gpu_);  // a cached block, if there is a cache
+  Tensor twice;
+  const CudaGraph graph = CudaGraph::Capture(gpu_, {x}, [&](const Tensors& in) {
+    twice = ops::Scale(in[0], 2);
+    gpu_->allocator().ReleaseCache();
+  });
+  graph.Launch({x});
+  EXPECT_EQ(twice.ToVector<float>(), (std::vector<float>{2, 4, 6}));
+  const std::string message = MessageOf([&] {
+    CudaGraph::Capture(gpu_, {x}, [&](const Tensors& in) {
+      ops::Scale(in[0], 2);
+      Tensor::Empty({int64_t{1} << 50}, DType::kF32, gpu_);
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("out of memory on cuda:0"));
+  EXPECT_EQ(gpu_->recorder(), nullptr);
+  EXPECT_EQ(ops::Scale(x, 3).ToVector<float>(), (std::vector<float>{3, 6, 9}));
+}
+
 TEST_P(CudaGraphTest, RefusesWhatReadsOnTheHostAndGoesOn) {
   const Tensor x = Values({1, 2, 3}), y = Values({0, 0, 0});
   const int64_t live = gpu_->ledger().live_total_bytes();

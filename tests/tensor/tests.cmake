@@ -30,6 +30,8 @@ apogee_test(NAME tensor_attention_merge_test SRCS tensor/attention_merge_test.cc
 if(APOGEE_HAS_CUDA)
   apogee_test(ALONE NAME tensor_cuda_context_test SRCS tensor/cuda_context_test.cc LAYERS tensor LABELS cuda)
   apogee_test(NAME tensor_cuda_graph_test SRCS tensor/cuda_graph_test.cc LAYERS tensor LABELS cuda)
+  apogee_test(NAME tensor_cuda_graph_call_test SRCS tensor/cuda_graph_call_test.cc LAYERS tensor
+              LABELS cuda)
 else()
   apogee_test(NAME tensor_cuda_absent_test SRCS tensor/cuda_absent_test.cc LAYERS tensor)
 endif()

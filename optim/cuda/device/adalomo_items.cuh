@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The arguments of AdaLomo's GPU kernels for each parameter. Layouts and factors are on the host
-// and are sent in one copy; sums come back in one copy. Private to optim/cuda.
+// The arguments of AdaLomo's GPU kernels for each parameter. Layouts are on the host and are sent
+// in one copy. Private to optim/cuda.
 //
 //   AdaLomoItems items(context, args.chunks, AdaLomoSums::kSquares);
-//   ...                                                        // kernels write the items' results
-//   std::vector<double> results = items.Results();             // waits for the GPU
+//   ForEachTile(context, items.items(), ...);               // kernels write the items' partials
 #ifndef APOGEE_OPTIM_CUDA_DEVICE_ADALOMO_ITEMS_CUH_
 #define APOGEE_OPTIM_CUDA_DEVICE_ADALOMO_ITEMS_CUH_
 
@@ -21,12 +20,12 @@ namespace apogee::optim::cuda {
 struct AdaLomoItem : UpdateChunk {
   HeldMatrix held;
   void* exp_avg_sq;
-  const double* row_factors;
-  const double* col_factors;
-  double step_size, decay;
+  const double* factors;
+  const void *weight_sum, *update_sum;
+  double numel;      // of the logical parameter
   bool vectors;      // with sums per row and column
   double* partials;  // squares [tiles], and with vectors [strips][rows], [slabs][columns]
-  double* results;   // the sum of squares, and with vectors those of rows and columns
+  void* sums;        // with vectors those of rows and columns, then the sum of squares
 
   // The number of rows and of columns of all matrices of the batch together.
   __host__ __device__ int64_t rows() const { return held.matrix.batch * held.matrix.rows; }
@@ -35,14 +34,13 @@ struct AdaLomoItem : UpdateChunk {
   __host__ __device__ double* column_partials() const {
     return row_partials() + held.strips() * rows();
   }
-  int64_t num_results() const { return 1 + (vectors ? rows() + columns() : 0); }
+  __host__ __device__ int64_t num_vectors() const { return vectors ? rows() + columns() : 0; }
   int64_t num_partials() const {
     return held.tiles() + (vectors ? held.strips() * rows() + held.slabs() * columns() : 0);
   }
 };
 
-// kSquares: one sum of squares per chunk. kAll: also sums per row and column, for chunks with
-// col_sums.
+// kSquares: one sum of squares per chunk. kAll: also sums per row and column, for factored chunks.
 enum class AdaLomoSums { kNone, kSquares, kAll };
 
 class AdaLomoItems {
@@ -51,14 +49,10 @@ class AdaLomoItems {
                AdaLomoSums sums);
 
   std::span<const AdaLomoItem> items() const { return items_; }
-  // The results of all chunks, one after the other. Waits for the GPU.
-  std::vector<double> Results() const;
 
  private:
-  const DeviceContext& context_;
   std::vector<AdaLomoItem> items_;
-  std::unique_ptr<Workspace> inputs_, partials_, results_;
-  int64_t num_results_ = 0;
+  std::unique_ptr<Workspace> segments_, partials_;
 };
 
 }  // namespace apogee::optim::cuda

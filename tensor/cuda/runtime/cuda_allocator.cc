@@ -88,7 +88,7 @@ void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
     ledger_.AddSlack(bytes);
     return;
   }
-  if (!keep_) {
+  if (!keep_ && !holds_frees_) {
     // Queued work may still use the block: cudaFree waits for the GPU.
     ledger_.AddSlack(bytes - rounded);
     cudaSetDevice(device_);
@@ -108,10 +108,10 @@ void CudaAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
 
 void CudaAllocator::ReleaseCache() {
   std::lock_guard lock(mutex_);
-  if (cache_.empty()) return;
+  // While a graph is captured, waiting is not allowed, and the driver may wait.
+  if (cache_.empty() || IsCapturing()) return;
   cudaSetDevice(device_);
-  // While a graph is captured, nothing runs, and waiting is not allowed.
-  if (graph_ == nullptr) cudaStreamSynchronize(stream_);
+  cudaStreamSynchronize(stream_);
   for (const auto& [bytes, block] : cache_) {
     GiveBack(block);
     ledger_.AddSlack(-bytes);

@@ -37,13 +37,21 @@ class CudaAllocator : public Allocator {
   ~CudaAllocator() override;
   void* Allocate(int64_t bytes, MemoryCategory category) override;
   void Free(void* block, int64_t bytes, MemoryCategory category) override;
+  // Does nothing while a graph is captured: the driver may wait for the GPU before it takes memory
+  // back, and a capture must not wait.
   void ReleaseCache() override;
 
   // Blocks that are handed out or freed between BeginGraph and EndGraph belong to `graph`: every
   // replay uses them. When they are freed they are kept for the graph until ReleaseGraph. The
-  // stream must be idle.
+  // stream must be idle. BeginGraph gives the cache to the driver, so that the capture, in which
+  // that is not possible, can have all of the memory. Call it before the stream captures, and
+  // EndGraph after that.
   void BeginGraph(const GraphRecorder* graph);
   void EndGraph();
+  // While `hold` is true, nothing is given back to the driver. For a capture whose work is launched
+  // once, right after it: the work is then in order with all other work on the stream, so its
+  // blocks need not be kept. Call it before the capture, and with false after the launch.
+  void HoldFrees(bool hold);
   // The graph will not be replayed any more.
   void ReleaseGraph(const GraphRecorder* graph);
 
@@ -60,6 +68,8 @@ class CudaAllocator : public Allocator {
   bool KeepForGraphs(void* block, int64_t rounded);
   void* AskDriver(int64_t rounded);
   void GiveBack(void* block);  // to the driver
+  // Whether a capture is under way, in which memory cannot go back to the driver.
+  bool IsCapturing() const { return graph_ != nullptr || holds_frees_; }
   [[noreturn]] void ThrowOutOfMemory(int64_t bytes, MemoryCategory category);
 
   int device_;
@@ -69,6 +79,7 @@ class CudaAllocator : public Allocator {
   std::mutex mutex_;
   std::multimap<int64_t, void*> cache_;   // by rounded size
   const GraphRecorder* graph_ = nullptr;  // the graph being captured
+  bool holds_frees_ = false;
   std::multimap<int64_t, void*> freed_in_graph_;
   std::unordered_set<void*> made_in_graph_;
   // The graphs whose replays use a block; and those of these blocks that are free.

@@ -41,16 +41,28 @@ bool CudaAllocator::KeepForGraphs(void* block, int64_t rounded) {
 }
 
 void CudaAllocator::BeginGraph(const GraphRecorder* graph) {
+  ReleaseCache();
   std::lock_guard lock(mutex_);
   graph_ = graph;
 }
 
 void CudaAllocator::EndGraph() {
-  std::lock_guard lock(mutex_);
-  graph_ = nullptr;
-  for (const auto& [rounded, block] : freed_in_graph_) kept_[block] = rounded;
-  freed_in_graph_.clear();
-  made_in_graph_.clear();
+  {
+    std::lock_guard lock(mutex_);
+    graph_ = nullptr;
+    for (const auto& [rounded, block] : freed_in_graph_) kept_[block] = rounded;
+    freed_in_graph_.clear();
+    made_in_graph_.clear();
+  }
+  if (!keep_) ReleaseCache();
+}
+
+void CudaAllocator::HoldFrees(bool hold) {
+  {
+    std::lock_guard lock(mutex_);
+    holds_frees_ = hold;
+  }
+  if (!hold && !keep_) ReleaseCache();
 }
 
 void CudaAllocator::ReleaseGraph(const GraphRecorder* graph) {
@@ -64,7 +76,7 @@ void CudaAllocator::ReleaseGraph(const GraphRecorder* graph) {
     }
     const auto kept = kept_.find(block);
     if (kept != kept_.end()) {
-      if (keep_) {
+      if (keep_ || IsCapturing()) {  // without a cache, it goes back after the capture
         cache_.emplace(kept->second, block);
       } else {
         GiveBack(block);

@@ -11,15 +11,24 @@
 namespace apogee::cuda {
 
 KeptUploads::~KeptUploads() {
-  for (void* block : blocks_) cudaFreeHost(block);
+  for (const Copy& copy : copies_) cudaFreeHost(copy.block);
+  for (void* block : others_) cudaFreeHost(block);
 }
 
 const void* KeptUploads::Keep(const void* host, int64_t bytes) {
-  blocks_.push_back(nullptr);
-  CheckCuda(cudaHostAlloc(&blocks_.back(), static_cast<size_t>(bytes), cudaHostAllocDefault),
+  const size_t at = next_++;
+  if (at == copies_.size()) copies_.push_back({nullptr, 0});
+  Copy& copy = copies_[at];
+  if (copy.bytes == bytes && std::memcmp(copy.block, host, static_cast<size_t>(bytes)) == 0) {
+    return copy.block;
+  }
+  void* block = nullptr;
+  CheckCuda(cudaHostAlloc(&block, static_cast<size_t>(bytes), cudaHostAllocDefault),
             "pin memory of the host for a graph's copies");
-  std::memcpy(blocks_.back(), host, static_cast<size_t>(bytes));
-  return blocks_.back();
+  std::memcpy(block, host, static_cast<size_t>(bytes));
+  if (copy.block != nullptr) others_.push_back(copy.block);
+  copy = {block, bytes};
+  return block;
 }
 
 }  // namespace apogee::cuda

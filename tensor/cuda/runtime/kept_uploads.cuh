@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // KeptUploads: pinned copies of the data that a captured graph uploads from the host, for every
-// replay to read. Private to tensor/cuda.
+// replay to read. CudaGraphRecorder: what a capture on a GPU notes. Private to the CUDA folders.
 //
 //   CudaGraphRecorder recorder;
 //   context->set_recorder(&recorder);                     // CopyFromHost keeps its copies there
@@ -9,6 +9,8 @@
 #define APOGEE_TENSOR_CUDA_RUNTIME_KEPT_UPLOADS_CUH_
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "apogee/tensor/graph_recorder.h"
@@ -25,14 +27,32 @@ class KeptUploads {
   // Copies `bytes` from `host`. The copy lives as long as this object. Throws Error if memory
   // cannot be pinned.
   const void* Keep(const void* host, int64_t bytes);
+  // The next call to Keep is the first of another capture: it returns the copy that the first call
+  // of the last capture made, if the bytes are the same, and so on. Other copies are kept, too,
+  // because queued work may still read them.
+  void Rewind() { next_ = 0; }
 
  private:
-  std::vector<void*> blocks_;
+  struct Copy {
+    void* block;
+    int64_t bytes;
+  };
+  std::vector<Copy> copies_;   // of the last capture, in order
+  std::vector<void*> others_;  // of earlier ones
+  size_t next_ = 0;
 };
 
 // The recorder type of this backend's contexts.
 struct CudaGraphRecorder : GraphRecorder {
+  // `once`: the work is launched once, right after the capture (CudaGraphCall).
+  explicit CudaGraphRecorder(bool once = false) : launches_once(once) {}
+  // Calls fn after each launch of the work being captured, on the launching thread. For what a
+  // graph cannot do, such as recording an event that the host waits for.
+  void AfterLaunch(std::function<void()> fn) { after_launch.push_back(std::move(fn)); }
+
+  const bool launches_once;
   KeptUploads uploads;
+  std::vector<std::function<void()>> after_launch;
 };
 
 }  // namespace apogee::cuda

@@ -39,12 +39,21 @@ struct Case {
         grad(Buffer::Normal(grad_dtype, l.local_numel() + 1, seed + 1)),
         moments(dtype, std::vector<double>(static_cast<size_t>(l.local_numel() + 1), 0.25)),
         working(DType::kBF16, std::vector<double>(static_cast<size_t>(l.local_numel() + 1), 7)),
-        row_sums(rows, 100),
-        col_sums(cols, 200),
+        sums(dtype, std::vector<double>((factored ? rows + cols : 0) + 2, 7)),
         row_factors(rows),
-        col_factors(cols) {
+        col_factors(cols),
+        factors(DType::kF64, int64_t{0}),
+        weight_sum(dtype, int64_t{0}),
+        update_sum(dtype, int64_t{0}) {
     std::iota(row_factors.begin(), row_factors.end(), 1);
     for (size_t c = 0; c < cols; ++c) col_factors[c] = 1 / (2 + static_cast<double>(c));
+    std::vector<double> both = row_factors;
+    both.insert(both.end(), col_factors.begin(), col_factors.end());
+    factors = Buffer(DType::kF64, both);
+    // rms(w) = 0.5 and rms(u) = 4, as if they were.
+    const auto numel = static_cast<double>(layout.logical_shape().numel());
+    weight_sum = Buffer(dtype, std::vector<double>{0.25 * numel});
+    update_sum = Buffer(dtype, std::vector<double>{16 * numel});
   }
   AdaLomoChunk Chunk() {
     AdaLomoChunk chunk{};
@@ -55,8 +64,14 @@ struct Case {
     chunk.working_dtype = working.dtype();
     chunk.n = layout.local_numel();
     chunk.layout = &layout;
-    chunk.step_size = 0.125;
-    chunk.decay = 0.25;
+    if (factored) {
+      chunk.factors = static_cast<const double*>(factors.data());
+    } else {
+      chunk.exp_avg_sq = moments.data();
+    }
+    chunk.sums = sums.data();
+    chunk.weight_sum = weight_sum.data();
+    chunk.update_sum = update_sum.data();
     return chunk;
   }
   // Calls fn(local, row, column through the batch, gradient with scale and clipping applied).
@@ -80,8 +95,9 @@ struct Case {
   Layout layout;
   bool factored;
   size_t rows, cols;
-  Buffer weight, grad, moments, working;
-  std::vector<double> row_sums, col_sums, row_factors, col_factors;
+  Buffer weight, grad, moments, working, sums;
+  std::vector<double> row_factors, col_factors;
+  Buffer factors, weight_sum, update_sum;
 };
 
 std::vector<Case> Cases(DType dtype, DType grad_dtype) {
@@ -94,8 +110,9 @@ std::vector<Case> Cases(DType dtype, DType grad_dtype) {
   return cases;
 }
 
-AdaLomoArgs Args(DType dtype, std::span<AdaLomoChunk> chunks) {
-  return {dtype, 2, kLimit, kClip, kEps, kBeta2, chunks};
+// The rate is 1 * rms(w) = 0.5, the decay 0.25, and the step 0.5 / (rms(u) / 1) = 0.125.
+AdaLomoArgs Args(DType dtype, std::span<const AdaLomoChunk> chunks) {
+  return {dtype, dtype, 2, kLimit, kClip, kEps, kBeta2, 1, 0.5, 0.1, 1, chunks};
 }
 
 class AdaLomoKernelsTest : public ::testing::TestWithParam<std::pair<DType, DType>> {
@@ -109,42 +126,63 @@ class AdaLomoKernelsTest : public ::testing::TestWithParam<std::pair<DType, DTyp
 
 TEST_P(AdaLomoKernelsTest, Sums) {
   std::vector<AdaLomoChunk> chunks;
-  for (Case& c : cases_) {
-    chunks.push_back(c.Chunk());
-    if (!c.factored) continue;
-    chunks.back().row_sums = c.row_sums.data();
-    chunks.back().col_sums = c.col_sums.data();
-  }
+  for (Case& c : cases_) chunks.push_back(c.Chunk());
   kernels_.adalomo_sums(*context_, Args(dtype_, chunks));
   for (size_t i = 0; i < cases_.size(); ++i) {
     const Case& c = cases_[i];
     const std::vector<double> w = c.weight.values();
-    std::vector<double> rows(c.rows, 100), cols(c.cols, 200);
+    std::vector<double> expected(c.factored ? c.rows + c.cols : 0);
     double squares = 0;
     c.ForEach([&](size_t local, size_t row, size_t col, double g) {
       squares += w[local] * w[local];
       if (!c.factored) return;
-      rows[row] += g * g + kEps;
-      cols[col] += g * g + kEps;
+      expected[row] += g * g + kEps;
+      expected[c.rows + col] += g * g + kEps;
     });
+    expected.push_back(squares);
+    expected.push_back(7);  // what follows is left alone
     SCOPED_TRACE(i);
-    EXPECT_NEAR(chunks[i].weight_squares, squares, 1e-12 * squares);
-    ExpectClose(c.row_sums, rows, tolerance_);
-    ExpectClose(c.col_sums, cols, tolerance_);
+    ExpectClose(c.sums.values(), expected, tolerance_);
+  }
+}
+
+// Against the equations, with what a step that is not stored and one that is leave behind.
+TEST_P(AdaLomoKernelsTest, Factors) {
+  const MatrixView m{.batch = 2, .rows = 300, .cols = 5};
+  const size_t rows = 600, cols = 10;
+  std::vector<double> sums, state(rows + cols, 0.5), expected, moments;
+  for (size_t i = 0; i < rows + cols; ++i) {
+    sums.push_back(1 + static_cast<double>(i % 7) / 4);
+    moments.push_back(kBeta2 * 0.5 + (1 - kBeta2) * sums[i] / (i < rows ? 5 : 300));
+  }
+  for (size_t i = 0; i < rows + cols; ++i) {
+    const size_t begin = i / 300 * 300;
+    const double mean =
+        i < rows
+            ? std::accumulate(moments.begin() + static_cast<std::ptrdiff_t>(begin),
+                              moments.begin() + static_cast<std::ptrdiff_t>(begin) + 300, 0.0) /
+                  300
+            : 1;
+    expected.push_back(1 / std::sqrt(moments[i] / mean));
+  }
+  Buffer row(dtype_, std::vector<double>(rows, 0.5)),
+      column(dtype_, std::vector<double>(cols, 0.5)), totals(dtype_, sums),
+      factors(DType::kF64, std::vector<double>(rows + cols));
+  const AdaLomoFactorChunk chunk{m, row.data(), column.data(), totals.data(),
+                                 static_cast<double*>(factors.data())};
+  for (const bool store : {false, true}) {
+    kernels_.adalomo_factors(*context_, {dtype_, dtype_, kBeta2, store, nullptr, {&chunk, 1}});
+    ExpectClose(factors.values(), expected, Tolerance(DType::kF64, ErrorKind::kReduction));
+    const double tolerance = Tolerance(dtype_, ErrorKind::kElementwise);
+    std::vector<double> all = row.values();
+    for (const double value : column.values()) all.push_back(value);
+    ExpectClose(all, store ? moments : std::vector<double>(rows + cols, 0.5), tolerance);
   }
 }
 
 TEST_P(AdaLomoKernelsTest, NormAndUpdate) {
   std::vector<AdaLomoChunk> chunks;
-  for (Case& c : cases_) {
-    chunks.push_back(c.Chunk());
-    if (c.factored) {
-      chunks.back().row_factors = c.row_factors.data();
-      chunks.back().col_factors = c.col_factors.data();
-    } else {
-      chunks.back().exp_avg_sq = c.moments.data();
-    }
-  }
+  for (Case& c : cases_) chunks.push_back(c.Chunk());
   kernels_.adalomo_update_norm(*context_, Args(dtype_, chunks));
   std::vector<std::vector<double>> before;
   for (size_t i = 0; i < cases_.size(); ++i) {
@@ -155,7 +193,7 @@ TEST_P(AdaLomoKernelsTest, NormAndUpdate) {
       squares += u * u;
     });
     const auto expected = static_cast<double>(squares);
-    EXPECT_NEAR(chunks[i].update_squares, expected, tolerance_ * expected) << "case " << i;
+    EXPECT_NEAR(cases_[i].sums.values()[0], expected, tolerance_ * expected) << "case " << i;
     EXPECT_EQ(cases_[i].moments.values(),
               std::vector<double>(before[i].size(), 0.25));  // nothing is stored
   }

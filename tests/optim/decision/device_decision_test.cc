@@ -12,7 +12,7 @@
 #include "apogee/optim/core/group_stat_reducer.h"
 #include "apogee/optim/registry.h"
 #include "apogee/tensor/cuda/cuda_context.h"
-#include "apogee/tensor/cuda/runtime/stream_context.cuh"
+#include "apogee/tests/optim/decision/held_gpu.h"
 #include "apogee/tests/optim/optim_fixture.h"
 #include "apogee/tests/support/message_of.h"
 
@@ -43,7 +43,9 @@ std::vector<Case> Cases() {
           {"adamw", {{"lr", "0.1"}}},
           {"lion", {{"lr", "0.1"}}},
           {"lomo", {{"lr", "0.1"}, {"weight_decay", "0.1"}, {"clip_grad_value", "0.2"}}},
+          {"adalomo", {{"lr", "0.1"}, {"weight_decay", "0.1"}, {"clip_grad_value", "0.2"}}},
           {"lamb", {{"lr", "0.1"}}},
+          {"lamb", {{"lr", "0.1"}, {"pre_clip_norm", "0.3"}}},
           {"lars", {{"lr", "0.1"}, {"momentum", "0.9"}}},
           {"adafactor", {}},
           {"adafactor", {{"beta1", "0.9"}}},
@@ -92,17 +94,6 @@ class DeviceDecisionTest : public ::testing::Test {
 
   ContextPtr context_;
 };
-
-// Under kThrow the host decides.
-void StepOnHost(Optimizer& optimizer) {
-  StepOptions options = optimizer.step_options();
-  options.nonfinite = NonFinitePolicy::kThrow;
-  optimizer.set_step_options(options);
-  try {
-    optimizer.step();
-  } catch (const Error&) {
-  }
-}
 
 TEST_F(DeviceDecisionTest, BitsAndReportsOfTheHost) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -226,20 +217,6 @@ TEST_F(DeviceDecisionTest, ProceedsWithNan) {
     EXPECT_TRUE(parameter->name() != "p2" || std::isnan(values.back()));
   }
 }
-
-// Keeps the stream busy until it is told to go on.
-class Blocker {
- public:
-  explicit Blocker(const DeviceContext& context) {
-    const auto wait = [](void* self) { static_cast<Blocker*>(self)->go_on_.get_future().wait(); };
-    cuda::CheckCuda(cudaLaunchHostFunc(cuda::StreamContext::Of(context).stream(), wait, this),
-                    "cudaLaunchHostFunc");
-  }
-  void GoOn() { go_on_.set_value(); }
-
- private:
-  std::promise<void> go_on_;
-};
 
 TEST_F(DeviceDecisionTest, StepWaitsForNothing) {
   for (const Case& c : Cases()) {
