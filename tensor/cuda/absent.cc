@@ -4,6 +4,7 @@
 #include "apogee/core/error.h"
 #include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
+#include "apogee/tensor/cuda/runtime/event_marks.h"
 
 namespace apogee {
 
@@ -16,6 +17,10 @@ absl::StatusOr<ContextPtr> CudaContext(const CudaOptions& /*options*/) {
 ContextPtr PinnedContext(const ContextPtr&) { Throw("PinnedContext: this build has no CUDA"); }
 
 int NumCudaDevices() { return 0; }
+
+std::unique_ptr<cuda::EventMarks> cuda::MakeEventMarks(const DeviceContext& /*context*/) {
+  Throw("DeviceClock: this build has no CUDA");
+}
 
 struct CudaGraph::Impl {};
 
