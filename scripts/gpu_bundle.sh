@@ -69,7 +69,7 @@ cp "$build/device_tests.txt" "$folder/tests/"
 cp "$build/bin/apogee" "$build/bench/gpu_bench" "$build/examples/01_train_gpt/01_train_gpt" "$folder/bin/"
 find "$build" -name 'libapogee_*.so' -exec cp -t "$folder/lib" {} +
 cp scripts/gpu_check.sh scripts/gpu_check_rows.sh scripts/gpu_table.py "$folder/scripts/"
-cp bench/pytorch_gpu.py "$folder/bench/"
+cp bench/pytorch_gpu.py bench/pytorch_kernels.py "$folder/bench/"
 git -C "$ROOT" describe --always --dirty >"$folder/VERSION" 2>/dev/null || echo "no commit" >"$folder/VERSION"
 programs=("$folder"/bin/* "${tests[@]/#/$folder/tests/}")
 # The GPU machine has a C library, a loader and a driver of its own. All other libraries are copied.

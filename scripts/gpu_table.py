@@ -14,7 +14,7 @@ import sys
 # H100 and H200: dense bf16.
 PEAK_TFLOP_PER_S = 989
 # What names a number; the rest of its row is what was measured.
-KEYS = ("bench", "optimizer", "dtype", "name", "shape")
+KEYS = ("bench", "optimizer", "dtype", "name")
 
 
 def read_rows(path):

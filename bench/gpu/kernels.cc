@@ -44,6 +44,7 @@ void ListKernels(const Flags& flags) {
   const int64_t params =
       (sizes.vocab + sizes.block) * c + sizes.layers * (12 * c * c + 13 * c) + 2 * c;
   for (const OptimizerRow& row : OptimizerRows()) {
+    if (row.max_norm > 0) continue;
     for (const OptimizerKernel& kernel : row.kernels) {
       JsonLine line("optimizer_kernel");
       line.Text("optimizer", row.label).Text("name", kernel.name);

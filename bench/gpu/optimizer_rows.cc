@@ -15,7 +15,7 @@ constexpr double Update(int states) { return 12 + 8 * states; }
 }  // namespace
 
 double OptimizerRow::bytes(DType dtype) const {
-  double sum = 0;
+  double sum = max_norm > 0 ? static_cast<double>(DTypeSize(dtype)) : 0;
   for (const OptimizerKernel& kernel : kernels) sum += kernel.bytes(dtype);
   return sum;
 }
@@ -25,11 +25,7 @@ const std::vector<OptimizerRow>& OptimizerRows() {
       {"sgd", "sgd", {}, {{"sgd", Update(0), Update(0)}}},
       {"sgd, momentum", "sgd", {{"momentum", "0.9"}}, {{"sgd_momentum", Update(1), Update(1)}}},
       {"adamw", "adamw", {}, {{"adam", Update(2), Update(2)}}},
-      {"adamw, clipped",
-       "adamw",
-       {},
-       {{"square_sums", 4, 2}, {"adam", Update(2), Update(2)}},
-       /*max_norm=*/1},
+      {"adamw, clipped", "adamw", {}, {{"adam", Update(2), Update(2)}}, /*max_norm=*/1},
       {"lion", "lion", {}, {{"lion", Update(1), Update(1)}}},
       // Weights and gradients first, for the trust ratio.
       {"lars", "lars", {}, {{"lars_sums", 8, 6}, {"lars", Update(1), Update(1)}}},

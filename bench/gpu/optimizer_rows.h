@@ -31,7 +31,8 @@ struct OptimizerRow {
   std::string label, name;
   optim::OptionMap options;
   std::vector<OptimizerKernel> kernels;
-  double max_norm = 0;  // clipping reads the gradients once more
+  // Clipping reads the gradients once more, in a kernel that is no slot: it only has whole steps.
+  double max_norm = 0;
   double bytes(DType dtype) const;
 };
 const std::vector<OptimizerRow>& OptimizerRows();

@@ -51,7 +51,7 @@ void OptimizerKernels(const Flags& flags, const ContextPtr& context) {
     const auto n = static_cast<double>(Numel(params));
     const std::function<void()> copy = CopyOf(8 * n, context);
     for (const OptimizerRow& row : OptimizerRows()) {
-      if (row.label.find(flags.only) == std::string::npos) continue;
+      if (row.max_norm > 0 || row.label.find(flags.only) == std::string::npos) continue;
       const auto optimizer = MakeOptimizer(row, params);
       // The warm-up also makes the states.
       const double copy_seconds =

@@ -64,14 +64,15 @@ void AddCrossEntropy(const KernelSizes& s, std::vector<KernelRow>& rows) {
     const Tensor lse = Tensor::Empty({s.tokens()}, DType::kF32, on);
     const Tensor loss = Tensor::Empty({s.tokens()}, DType::kF32, on);
     return [=] {
-      on->kernels().cross_entropy_forward(*on, {.dtype = s.dtype,
-                                                .logits = logits.raw(),
-                                                .targets = targets.data<int64_t>(),
-                                                .ignore_index = -100,
-                                                .lse = lse.raw(),
-                                                .loss = loss.raw(),
-                                                .rows = s.tokens(),
-                                                .cols = s.vocab});
+      on->kernels().cross_entropy_forward(*on,
+                                          {.dtype = s.dtype,
+                                           .logits = logits.raw(),
+                                           .targets = static_cast<const int64_t*>(targets.raw()),
+                                           .ignore_index = -100,
+                                           .lse = lse.raw(),
+                                           .loss = loss.raw(),
+                                           .rows = s.tokens(),
+                                           .cols = s.vocab});
     };
   };
   rows.push_back({"cross_entropy_forward", "cross_entropy_forward", nv, "N V e + 16 N", 1,
@@ -86,15 +87,16 @@ void AddCrossEntropy(const KernelSizes& s, std::vector<KernelRow>& rows) {
                     const Tensor lse = Tensor::Full({s.tokens()}, DType::kF32, 10, on);
                     return KernelCalls{[=] {
                                          on->kernels().cross_entropy_backward(
-                                             *on, {.dtype = s.dtype,
-                                                   .logits = logits.raw(),
-                                                   .targets = targets.data<int64_t>(),
-                                                   .ignore_index = -100,
-                                                   .lse = lse.raw(),
-                                                   .dlogits = logits.raw(),
-                                                   .rows = s.tokens(),
-                                                   .cols = s.vocab,
-                                                   .num_targets = static_cast<double>(s.tokens())});
+                                             *on,
+                                             {.dtype = s.dtype,
+                                              .logits = logits.raw(),
+                                              .targets = static_cast<const int64_t*>(targets.raw()),
+                                              .ignore_index = -100,
+                                              .lse = lse.raw(),
+                                              .dlogits = logits.raw(),
+                                              .rows = s.tokens(),
+                                              .cols = s.vocab,
+                                              .num_targets = static_cast<double>(s.tokens())});
                                        },
                                        {}};
                   }});
@@ -113,7 +115,7 @@ void AddEmbedding(const KernelSizes& s, std::vector<KernelRow>& rows) {
                     return KernelCalls{[=] {
                                          on->kernels().embedding_forward(
                                              *on, {.dtype = s.dtype,
-                                                   .ids = ids.data<int64_t>(),
+                                                   .ids = static_cast<const int64_t*>(ids.raw()),
                                                    .weight = weight.raw(),
                                                    .y = y.raw(),
                                                    .n = s.tokens(),
@@ -131,7 +133,7 @@ void AddEmbedding(const KernelSizes& s, std::vector<KernelRow>& rows) {
                                          on->kernels().embedding_backward(
                                              *on, {.dtype = s.dtype,
                                                    .grad_dtype = s.dtype,
-                                                   .ids = ids.data<int64_t>(),
+                                                   .ids = static_cast<const int64_t*>(ids.raw()),
                                                    .dy = dy.raw(),
                                                    .dweight = dweight.raw(),
                                                    .n = s.tokens(),
