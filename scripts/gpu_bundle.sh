@@ -4,7 +4,7 @@
 # device, the apogee command, the benchmarks, and all libraries they need except the C library and CUDA's own
 # (CUDA's runtime is there). Packs it into two archives, of which the second one adds the tests:
 #
-#   scripts/gpu_bundle.sh [--emulated] [--pack-only] FOLDER   # and FOLDER.tar.gz, FOLDER-tests.tar.gz
+#   scripts/gpu_bundle.sh [--emulated] [--pack-only] FOLDER   # and FOLDER.tar.xz, FOLDER-tests.tar.xz
 #   FOLDER/scripts/gpu_check.sh                               # on the GPU machine
 #
 #   --emulated    builds for the GPU in software instead of with nvcc, to try the check itself
@@ -39,10 +39,10 @@ build="build/gpu-bundle-${cuda,,}"
 if ((!pack_only)); then
   phase "configure"
   cuda_flags=""
-  # Half the size. nvcc knows it since CUDA 12.8.
+  # Not compressed one by one: kernels are alike, and xz finds that. nvcc knows the flag since CUDA 12.8.
   if [[ "$cuda" == ON ]]; then
     nvcc="$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")"
-    ! "$nvcc" --help | grep -q -- --compress-mode || cuda_flags="--compress-mode=size"
+    ! "$nvcc" --help | grep -q -- --compress-mode || cuda_flags="--compress-mode=none"
   fi
   # The programs must run on other processors than this one, and need few libraries. An RPATH, not a RUNPATH, also
   # serves the libraries' own needs.
@@ -83,17 +83,18 @@ if LD_LIBRARY_PATH="" ldd "${programs[@]}" | grep "not found" | sort -u; then
 fi
 
 phase "pack"
-# gzip, because xz may be missing there. `python3 -m tarfile -e FILE.tar.gz` unpacks it, too.
+# A machine without xz unpacks it with `python3 -m tarfile -e FILE.tar.xz`. gzip's archives are half as large again.
 pack() {  # pack ARCHIVE PATH...: of the folder's parent
-  tar -C "$(dirname "$folder")" --sort=name --owner=0 --group=0 --numeric-owner -cf - "${@:2}" | gzip -9n >"$1"
+  tar -C "$(dirname "$folder")" --sort=name --owner=0 --group=0 --numeric-owner -cf - "${@:2}" |
+    xz --threads=1 --x86 --lzma2=preset=9e,dict=128MiB >"$1"
 }
 name="$(basename "$folder")"
-pack "$folder.tar.gz" "$name"/{VERSION,bench,bin,lib,scripts}
-pack "$folder-tests.tar.gz" "$name/tests"
+pack "$folder.tar.xz" "$name"/{VERSION,bench,bin,lib,scripts}
+pack "$folder-tests.tar.xz" "$name/tests"
 end_phase
 du -sh "$folder"
 bytes=0
-for archive in "$folder.tar.gz" "$folder-tests.tar.gz"; do
+for archive in "$folder.tar.xz" "$folder-tests.tar.xz"; do
   echo "$archive: $(stat -c %s "$archive") bytes"
   bytes=$((bytes + $(stat -c %s "$archive")))
 done

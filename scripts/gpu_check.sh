@@ -92,7 +92,7 @@ phase_smoke() {
 each_test() {
   local name program arguments
   if [[ ! -f "$here/tests/device_tests.txt" ]]; then
-    row "$phase_name" skipped "no tests here; unpack the bundle's second archive, NAME-tests.tar.gz"
+    row "$phase_name" skipped "no tests here; unpack the bundle's second archive, NAME-tests.tar.xz"
     return
   fi
   while read -r name program arguments; do
