@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The reference for the products of `gpu_bench kernels`: cuBLASLt itself, with the first algorithm it proposes
-// without conditions, and with output and workspace allocated before.
+// The reference for the products of `gpu_bench kernels`: cuBLASLt itself, with the first algorithm
+// it proposes without conditions, and with output and workspace allocated before.
 #ifndef APOGEE_BENCH_CUBLAS_ALONE_H_
 #define APOGEE_BENCH_CUBLAS_ALONE_H_
 

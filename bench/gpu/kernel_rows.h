@@ -9,8 +9,8 @@
 //   }
 //
 // Symbols of the formulas: B sequences of T tokens, N = B T, C channels, H heads, F = 4 C, G the
-// gated hidden size, V the padded vocabulary, e bytes per element. Bytes count each operand once, as
-// if it were read or written once from memory. bench/pytorch_gpu.py has the same names.
+// gated hidden size, V the padded vocabulary, e bytes per element. Bytes count each operand once,
+// as if it were read or written once from memory. bench/pytorch_kernels.py has the same names.
 #ifndef APOGEE_BENCH_GPU_KERNEL_ROWS_H_
 #define APOGEE_BENCH_GPU_KERNEL_ROWS_H_
 

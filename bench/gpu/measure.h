@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How gpu_bench measures. Sides that are compared take turns, so that clocks, heat and other users of
-// the GPU hit them alike; the GPU first works for --warm-ms, because it is several times slower when
-// it comes from idle; times are those of the device (DeviceClock); the median counts.
+// How gpu_bench measures. Sides that are compared take turns, so that clocks, heat and other users
+// of the GPU hit them alike. The GPU first works for --warm-ms, because it is several times slower
+// when it comes from idle. Times are those of the device (DeviceClock), and the median counts.
 //
 //   const std::vector<double> seconds = Interleaved(context, {ours, theirs}, options);
 #ifndef APOGEE_BENCH_GPU_MEASURE_H_

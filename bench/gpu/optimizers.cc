@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Times of optimizers: whole steps (gpu_bench steps), and each of their kernels (gpu_bench kernels).
+// Times of optimizers: whole steps (gpu_bench steps), and their kernels (gpu_bench kernels).
 #include "apogee/bench/gpu/optimizers.h"
 
 #include "apogee/tensor/cuda/runtime/device_clock.h"

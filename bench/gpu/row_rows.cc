@@ -81,7 +81,7 @@ void AddCrossEntropy(const KernelSizes& s, std::vector<KernelRow>& rows) {
                   }});
   rows.push_back({"cross_entropy_backward", "cross_entropy_backward", nv, "2 N V e + 12 N", 1,
                   2 * n * v * e + n * (kI64 + kF32), 0, [=](const ContextPtr& on) {
-                    // In place, as in training. The values of later calls differ, their time does not.
+                    // In place, as in training. Later calls have other values and the same time.
                     const Tensor logits = RandomTensor({s.tokens(), s.vocab}, s.dtype, on);
                     const Tensor targets = RandomIndices(s.tokens(), s.vocab, on);
                     const Tensor lse = Tensor::Full({s.tokens()}, DType::kF32, 10, on);

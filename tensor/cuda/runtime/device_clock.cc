@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Part of every build. Events of a GPU are behind EventMarks; in a build without CUDA, no context is
-// on a GPU.
+// Part of every build. Events of a GPU are behind EventMarks; in a build without CUDA, no context
+// is on a GPU.
 #include "apogee/tensor/cuda/runtime/device_clock.h"
 
 #include <chrono>
