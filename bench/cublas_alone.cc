@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = 32 << 20;
 
-// A row-major matrix is the transpose of a column-major one, so this computes c^T = op(b)^T op(a)^T. The
-// cuBLASLt objects live as long as the program.
+// A row-major matrix is the transpose of a column-major one, so this computes
+// c^T = op(b)^T op(a)^T. The cuBLASLt objects live as long as the program.
 struct Product {
   Product(const Tensor& a, const Tensor& b, const Tensor& c, const CublasTransposes& transposes)
       : a(a),
