@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = 32 << 20;
 
-// A row-major matrix is the transpose of a column-major one, so this computes c^T = b^T a^T. The
-// cuBLASLt objects live as long as the program.
+// A row-major matrix is the transpose of a column-major one, so this computes
+// c^T = op(b)^T op(a)^T. The cuBLASLt objects live as long as the program.
 struct Product {
-  Product(const Tensor& a, const Tensor& b, const Tensor& c)
+  Product(const Tensor& a, const Tensor& b, const Tensor& c, const CublasTransposes& transposes)
       : a(a),
         b(b),
         c(c),
@@ -29,6 +29,12 @@ struct Product {
     };
     Check(api.cublasLtCreate(&handle));
     Check(api.cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t first = transposes.b_trans ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = transposes.a_trans ? CUBLAS_OP_T : CUBLAS_OP_N;
+    Check(api.cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                             sizeof(first)));
+    Check(api.cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                             sizeof(second)));
     layout(&a_layout, a);
     layout(&b_layout, b);
     layout(&c_layout, c);
@@ -64,8 +70,9 @@ struct Product {
 
 }  // namespace
 
-std::function<void()> CublasAlone(const Tensor& a, const Tensor& b, const Tensor& c) {
-  return [product = std::make_shared<Product>(a, b, c)] { product->Run(); };
+std::function<void()> CublasAlone(const Tensor& a, const Tensor& b, const Tensor& c,
+                                  const CublasTransposes& transposes) {
+  return [product = std::make_shared<Product>(a, b, c, transposes)] { product->Run(); };
 }
 
 }  // namespace apogee

@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch side of gpu_bench: the same numbers on the same GPU, one JSON line each.
 
-    python3 bench/pytorch_gpu.py steps|products|gpt [--params N] [--batch B] [--block T] [--steps S]
+    python3 bench/pytorch_gpu.py kernels|steps|gpt [--graphed] [--params N] [--batch B] [--block T] [--steps S]
 
-Steps: torch.optim.AdamW(fused=True), f32. Products: torch.matmul, bf16. GPT: GPT-2 124M with
-scaled_dot_product_attention, bf16 autocast and torch.compile. Exit status 77 if torch or a GPU is missing and
-nothing was measured.
+kernels: the rows of `gpu_bench kernels` (pytorch_kernels.py). steps: torch.optim with fused=True, f32. gpt: GPT-2
+124M with scaled_dot_product_attention, bf16 autocast and torch.compile; --graphed: with CUDA graphs
+(mode="reduce-overhead"). Kernels are timed by events, after 300 ms of work; the median counts. Exit status 77 if
+torch or a GPU is missing and nothing was measured.
 """
 import argparse
 import json
 import statistics
 import sys
 import time
+
+import pytorch_kernels
 
 try:
     import torch
@@ -23,42 +26,60 @@ except ImportError:
     sys.exit(77)
 
 
-def median_seconds(repeats, fn):
+def show(**row):
+    print(json.dumps(row), flush=True)
+
+
+def device_seconds(args, fn):
+    """The median seconds of a call, as bench/gpu/measure.h measures them."""
+    def sample(calls):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(calls):
+            fn()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e-3 / calls
+
+    begin = time.perf_counter()
+    while True:
+        last = sample(1)
+        if time.perf_counter() - begin >= args.warm_ms * 1e-3:
+            break
+    calls = int(min(max(2e-3 / max(last, 1e-9), 1), 100))
+    return statistics.median(sample(calls) for _ in range(args.repeats))
+
+
+def host_seconds(repeats, fn):
     times = []
-    for repeat in range(-2, repeats):
+    for _ in range(repeats):
         torch.cuda.synchronize()
         start = time.perf_counter()
         fn()
         torch.cuda.synchronize()
-        if repeat >= 0:
-            times.append(time.perf_counter() - start)
+        times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def kernels(args):
+    for name, call in pytorch_kernels.rows(torch, args.batch, args.block):
+        show(bench="kernel", name=name, dtype="bf16", us=device_seconds(args, call) * 1e6)
 
 
 def steps(args):
     width, params, total = 2048, [], 0
-    while total + 12 * width * width <= args.params:
+    while total + 12 * width * width <= args.params or not params:
         shapes = [(rows * width, width) for rows in (3, 1, 4)] + [(width, 4 * width)]
         shapes += [(rows * width,) for rows in (3, 1, 4)] + [(width,)] * 5
         for shape in shapes:
             params.append(nn.Parameter(torch.full(shape, 0.5, device="cuda")))
             params[-1].grad = torch.full(shape, 0.01, device="cuda")
             total += params[-1].numel()
-    optimizer = torch.optim.AdamW(params, lr=1e-3, fused=True)
-    seconds = median_seconds(args.repeats, optimizer.step)
-    print(json.dumps({"bench": "step", "optimizer": "adamw", "dtype": "f32", "params": total, "ms": seconds * 1e3,
-                      "gb_per_s": 28 * total / seconds / 1e9}))
-
-
-def products(args):
-    tokens = args.batch * args.block
-    for name, m, n, k in (("square", 4096, 4096, 4096), ("qkv", tokens, 2304, 768), ("proj", tokens, 768, 768),
-                          ("fc", tokens, 3072, 768), ("out", tokens, 768, 3072), ("head", tokens, 50304, 768)):
-        a = torch.randn((m, k), device="cuda", dtype=torch.bfloat16)
-        b = torch.randn((k, n), device="cuda", dtype=torch.bfloat16)
-        seconds = median_seconds(args.repeats, lambda: [torch.matmul(a, b) for _ in range(10)]) / 10
-        print(json.dumps({"bench": "product", "name": name, "m": m, "n": n, "k": k, "us": seconds * 1e6,
-                          "tflop_per_s": 2 * m * n * k / seconds / 1e12}))
+    for label, make in (("adamw", lambda: torch.optim.AdamW(params, lr=1e-3, fused=True)),
+                        ("sgd, momentum", lambda: torch.optim.SGD(params, lr=1e-3, momentum=0.9, fused=True))):
+        optimizer = make()
+        show(bench="step", optimizer=label, dtype="f32", params=total,
+             ms=device_seconds(args, optimizer.step) * 1e3)
 
 
 class Block(nn.Module):
@@ -100,7 +121,7 @@ def gpt(args):
     torch.manual_seed(1)
     model = Gpt(args.block).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
-    compiled = torch.compile(model)
+    compiled = torch.compile(model, mode="reduce-overhead" if args.graphed else "default")
     tokens = torch.randint(50304, (args.batch, args.block), device="cuda")
     targets = tokens.roll(-1, 1)
 
@@ -112,28 +133,32 @@ def gpt(args):
         optimizer.zero_grad()
         return loss.item()
 
-    for _ in range(3):  # compiles
+    for _ in range(5):  # compiles, and captures graphs
         step()
     torch.cuda.reset_peak_memory_stats()
-    seconds = median_seconds(args.steps, step)
-    print(json.dumps({"bench": "gpt", "precision": "bf16", "batch": args.batch, "block": args.block,
-                      "tokens_per_s": args.batch * args.block / seconds,
-                      "peak_bytes": torch.cuda.max_memory_reserved()}))
+    seconds = host_seconds(args.steps, step)
+    show(bench="gpt", name="graphed" if args.graphed else "eager", dtype="bf16", batch=args.batch, block=args.block,
+         tokens_per_s=args.batch * args.block / seconds, peak_bytes=torch.cuda.max_memory_reserved())
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("section", choices=["steps", "products", "gpt"])
+    parser.add_argument("section", choices=["kernels", "steps", "gpt"])
+    parser.add_argument("--graphed", action="store_true")
     parser.add_argument("--params", type=int, default=500_000_000)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--block", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--warm-ms", type=int, default=300)
+    parser.add_argument("--quick", action="store_true", help="few samples of small sizes")
     args = parser.parse_args()
+    if args.quick:
+        args.params, args.batch, args.block, args.steps, args.repeats, args.warm_ms = 60_000, 2, 16, 2, 1, 0
     if not torch.cuda.is_available():
         print("pytorch_gpu: torch sees no GPU", file=sys.stderr)
         sys.exit(77)
-    {"steps": steps, "products": products, "gpt": gpt}[args.section](args)
+    {"kernels": kernels, "steps": steps, "gpt": gpt}[args.section](args)
 
 
 if __name__ == "__main__":

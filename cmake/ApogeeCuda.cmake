@@ -8,6 +8,14 @@
 # and compute the same bits however their operands are loaded, cut or aligned. In a unity build (APOGEE_UNITY) six
 # sources are compiled as one, because most of the time goes into reading CUDA's headers.
 
+# CUDA's runtime for programs and kernels. Shared libraries must share one, too.
+set(APOGEE_CUDART CUDA::cudart_static)
+if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
+  set(APOGEE_CUDART apogee_cuda_emulation)
+elseif(APOGEE_SHARED)
+  set(APOGEE_CUDART CUDA::cudart)
+endif()
+
 if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
   add_subdirectory(${PROJECT_SOURCE_DIR}/tests/cuda_emulation ${PROJECT_BINARY_DIR}/tests/cuda_emulation)
 endif()
@@ -49,7 +57,7 @@ function(apogee_cuda_sources target)
     set_property(SOURCE ${arg_SRCS} APPEND PROPERTY COMPILE_OPTIONS --fmad=false)
   endif()
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  target_link_libraries(${target} PRIVATE ${APOGEE_CUDART})
 endfunction()
 
 # Sets `out` to files that include six of the sources each. CMake 3.25 has unity builds for C and C++ only.

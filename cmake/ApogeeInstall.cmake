@@ -19,8 +19,8 @@ else()
   target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT})
 endif()
 
-# The emulated GPU is for tests: a build with it is not installed.
-if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
+# The emulated GPU is for tests, and shared libraries are for scripts/gpu_bundle.sh: such builds are not installed.
+if(APOGEE_WITH_CUDA STREQUAL "EMULATED" OR APOGEE_SHARED)
   return()
 endif()
 set(APOGEE_LINKS_CUDA ${APOGEE_HAS_CUDA})

@@ -12,7 +12,7 @@
 #             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
 #             BUILD_LIBS Eigen3::Eigen)                    # header-only and not seen: users don't need it
 #
-# makes the static library apogee_tensor, alias apogee::tensor. HDRS are for users and for authors of extensions:
+# makes the library apogee_tensor (static, unless APOGEE_SHARED), alias apogee::tensor. HDRS are for users and for authors of extensions:
 # a public header includes only public ones, and driver/apogee.h includes them all (public_check.sh).
 
 function(add_layer)
@@ -24,7 +24,7 @@ function(add_layer)
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
 
   set(target apogee_${arg_NAME})
-  add_library(${target} STATIC ${arg_SRCS})
+  add_library(${target} ${APOGEE_LIBRARY_TYPE} ${arg_SRCS})
   # A unity build compiles kernels one by one, too: their time goes into optimising, not into reading headers.
   # They are optimised in full even if a build asks for less (quickstart, check_install).
   set(kernels ${arg_SRCS})
@@ -38,7 +38,8 @@ function(add_layer)
     endif()
   endif()
   add_library(apogee::${arg_NAME} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX)
+  # Without a symbol of its own, a shared layer can use the precompiled header of core.
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX DEFINE_SYMBOL "")
   set(public_headers ${arg_HDRS})
   list(TRANSFORM public_headers PREPEND ${folder}/)
   set_property(GLOBAL APPEND PROPERTY APOGEE_PUBLIC_HEADERS ${public_headers})

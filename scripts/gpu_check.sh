@@ -1,38 +1,46 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks this machine's GPU with the programs of scripts/gpu_bundle.sh, and prints one table:
+# Checks this machine's GPU with the programs of scripts/gpu_bundle.sh:
 #
-#   FOLDER/scripts/gpu_check.sh [--phase PHASE]... [--quick] [--jobs N] [--limit SECONDS] [--golden FOLDER]
-#                               [--report FILE.json]
+#   FOLDER/scripts/gpu_check.sh [--out FOLDER] [--phase PHASE]... [--limit SECONDS] [--check-limit SECONDS]
+#                               [--continue] [--jobs N] [--quick] [--golden FOLDER]
 #
 # Phases, in this order (default: all of them):
+#   smoke      10 s: the driver, cuBLASLt, one kernel, one product. If it fails, nothing else runs
 #   tests      the device tests
 #   bench      the benchmarks, with PyTorch's times if python3 has PyTorch
 #   matrix     the matrix on cuda with 1, 2 and 4 ranks on one GPU
 #   nccl       processes with a GPU each (as many as there are GPUs), over NCCL, under `apogee run`
 #   verify     recorded trajectories in the folder that --golden names
-#   sanitizer  compute-sanitizer on the kernel tests, if it is installed
+#   memcheck, racecheck, synccheck, initcheck
+#              compute-sanitizer's tools on the kernel tests, if compute-sanitizer runs here
+#   sanitizer  these four
 #
-#   --quick    leaves benchmarks out and runs a small sample of the matrix
-#   --jobs     number of tests that share the GPU (default: half the cores, at most 8); benchmarks run alone
-#   --limit    checks that have not begun after this time are skipped, and running ones get 60 s more, so that
-#              the table is complete in time
+#   --out          where rows.jsonl (a row a check, written when it ends), table.txt and logs/ go (gpu_check)
+#   --limit        seconds for all: the run ends by then (540). Checks that have not begun are `cut off`, as are
+#                  running ones. Run further calls with --phase or --continue
+#   --check-limit  seconds for one check, after which it fails (240)
+#   --continue     leaves out checks that have ended in an earlier run with the same --out
+#   --jobs         number of tests that share the GPU (half the cores, at most 8); benchmarks run alone
+#   --quick        a small sample of the matrix, short benchmarks
 #
-# The table shows skipped checks, too, with the reason. Exit status 1 if a check failed.
+# Exit status: 0 everything that ran passed; 1 a check failed; 2 wrong arguments; 3 none failed, but some were cut
+# off, or none ran. A skipped check has a row with the reason; it changes no exit status.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+source "$here/scripts/gpu_check_rows.sh"
+out=gpu_check
 quick=0
+continued=0
 golden=""
-report="gpu_check.json"
-limit=86400
+limit=540
+check_limit=240
 jobs=$((($(nproc) + 1) / 2))
 ((jobs <= 8)) || jobs=8
 phases=()
+SECONDS=0
 
-usage() {
-  sed -n '2,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
-  exit 2
-}
+usage() { sed -n '3,/^set -/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 
 # value FLAG VALUE PATTERN: ends the script unless VALUE matches PATTERN.
 value() {
@@ -44,20 +52,29 @@ value() {
 
 while (($#)); do
   case "$1" in
+    --help) usage; exit 0 ;;
     --quick) quick=1 ;;
-    --phase) value "$1" "${2:-}" 'tests|bench|matrix|nccl|verify|sanitizer'; phases+=("$2"); shift ;;
+    --continue) continued=1 ;;
+    --phase)
+      value "$1" "${2:-}" 'smoke|tests|bench|matrix|nccl|verify|memcheck|racecheck|synccheck|initcheck|sanitizer'
+      if [[ "$2" == sanitizer ]]; then phases+=(memcheck racecheck synccheck initcheck); else phases+=("$2"); fi
+      shift
+      ;;
     --jobs) value "$1" "${2:-}" '[1-9][0-9]*'; jobs="$2"; shift ;;
     --limit) value "$1" "${2:-}" '[1-9][0-9]*'; limit="$2"; shift ;;
+    --check-limit) value "$1" "${2:-}" '[1-9][0-9]*'; check_limit="$2"; shift ;;
     --golden) value "$1" "${2:-}" '.+'; golden="$2"; shift ;;
-    --report) value "$1" "${2:-}" '.+'; report="$2"; shift ;;
-    *) usage ;;
+    --out) value "$1" "${2:-}" '.+'; out="$2"; shift ;;
+    *) echo "gpu_check: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
   esac
   shift
 done
-((${#phases[@]})) || phases=(tests bench matrix nccl verify sanitizer)
-lines="$(mktemp)"
-logs="$(mktemp -d)"
-trap 'rm -rf "$lines" "$logs"' EXIT
+((${#phases[@]})) || phases=(smoke tests bench matrix nccl verify memcheck racecheck synccheck initcheck)
+if ! mkdir -p "$out/logs" || ! touch "$out/rows.jsonl"; then
+  echo "gpu_check: cannot write into --out '$out'" >&2
+  exit 2
+fi
+if ((continued)); then keep_ended; else : >"$out/rows.jsonl"; fi
 
 # cuBLASLt and NCCL may be in the nvidia packages of a Python installation. Find them even if that is not an
 # active environment.
@@ -66,77 +83,52 @@ if [[ -z "${VIRTUAL_ENV:-}" ]] && command -v python3 >/dev/null; then
   export VIRTUAL_ENV
 fi
 
-# row NAME VERDICT DETAIL: one line of the table.
-row() {
-  printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$lines"
-  printf '%-44s %-8s %s\n' "$1" "$2" "$3"
+phase_smoke() {
+  local check_limit=$((check_limit < 60 ? check_limit : 60))
+  numbers "smoke" "$here/bin/gpu_bench" smoke
 }
 
-# time_is_up NAME: whether the time limit is over. If so, adds a row that says so for this check.
-time_is_up() {
-  ((SECONDS < limit)) && return 1
-  row "$1" skipped "not begun within --limit $limit"
-}
-
-# seconds_for MOST: prints how many seconds a check may take: MOST, or less if the limit is near.
-seconds_for() {
-  local left=$((limit + 60 - SECONDS))
-  echo $((left < $1 ? left : $1))
-}
-
-# check NAME COMMAND...: passes if the command exits with 0; the row's detail is its last line of output.
-check() {
-  local name="$1" verdict=passed log
-  time_is_up "$name" && return
-  log="$(mktemp -p "$logs")"
-  timeout "$(seconds_for 900)" "${@:2}" >"$log" 2>&1 || verdict="FAILED"
-  # A test program that ran no tests counts as skipped.
-  [[ $verdict == passed ]] && grep -q '^\[  PASSED  \] 0 tests' "$log" && verdict=skipped
-  row "$name" "$verdict" "$(tail -n 1 "$log")"
-  [[ $verdict != FAILED ]] || tail -n 20 "$log"
-}
-
-# beside NAME COMMAND...: as check, but in the background, up to --jobs at a time.
-beside() {
-  while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
-  check "$@" &
-}
-
-# numbers NAME COMMAND...: adds the command's JSON lines to the report. Exit status 77: skipped.
-numbers() {
-  local name="$1" status=0 log="$logs/numbers"
-  time_is_up "$name" && return
-  timeout "$(seconds_for 1800)" "${@:2}" >"$log" 2>&1 || status=$?
-  if ((status == 77)); then
-    row "$name" skipped "$(tail -n 1 "$log")"
-  elif ((status)) || ! grep -q '^{' "$log"; then
-    row "$name" FAILED "$(tail -n 1 "$log")"
-  else
-    grep '^{' "$log" | while IFS= read -r line; do row "$name" measured "$line"; done
+# each_test PATTERN FUNCTION: calls FUNCTION NAME COMMAND... for the tests whose name matches.
+each_test() {
+  local name program arguments
+  if [[ ! -f "$here/tests/device_tests.txt" ]]; then
+    row "$phase_name" skipped "no tests here; unpack the bundle's second archive, NAME-tests.tar.xz"
+    return
   fi
-}
-
-phase_tests() {
-  for test in "$here"/tests/*; do
-    beside "$(basename "$test")" env APOGEE_TEST_DEVICE=cuda "$test" --gtest_brief=1
-  done
+  while read -r name program arguments; do
+    # The arguments are words.
+    # shellcheck disable=SC2086
+    [[ ! "$name" =~ $1 ]] || "$2" "$name" "$here/tests/$program" $arguments --gtest_brief=1
+  done <"$here/tests/device_tests.txt"
   wait
 }
 
+device_test() { beside "$1" env APOGEE_TEST_DEVICE=cuda "${@:2}"; }
+phase_tests() { each_test . device_test; }
+
+clocks() {
+  command -v nvidia-smi >/dev/null || return 0
+  check "clocks $1" nvidia-smi --format=csv,noheader \
+    --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu
+}
+
+# Eager and graphed steps are processes of their own, so that the peak memory of one is not the other's.
 phase_bench() {
-  if ((quick)); then
-    row "benchmarks" skipped "--quick"
-    return
-  fi
-  for section in steps products gpt; do
-    numbers "$section" "$here/bin/gpu_bench" "$section"
-    numbers "$section, PyTorch" python3 "$here/bench/pytorch_gpu.py" "$section"
+  local small=() section
+  ((quick)) && small=(--quick)
+  clocks before
+  for section in steps kernels gpt "gpt --graphed"; do
+    # shellcheck disable=SC2086
+    numbers "$section" "$here/bin/gpu_bench" $section "${small[@]}"
+    # shellcheck disable=SC2086
+    numbers "$section, PyTorch" python3 "$here/bench/pytorch_gpu.py" $section "${small[@]}"
   done
+  clocks after
 }
 
 # Worlds of 1, 2 and 4 ranks each have cells of their own.
 phase_matrix() {
-  local sample=$((quick ? 20 : 600))
+  local sample=$((quick ? 20 : 600)) optimizers
   for optimizers in a-b c-k l-r s-z; do
     beside "matrix on cuda, [$optimizers]*" "$here/bin/apogee" matrix --device cuda --sample $((sample / 4)) \
       --only "[$optimizers]*"
@@ -146,7 +138,7 @@ phase_matrix() {
 
 # NCCL allows one rank per GPU. With a single GPU, the one process only shows that `apogee run` works here.
 phase_nccl() {
-  local gpus=0 processes=("$here/bin/apogee" run -n) sample=$((quick ? 20 : 150))
+  local gpus=0 processes=("$here/bin/apogee" run -n) sample=$((quick ? 20 : 150)) test
   command -v nvidia-smi >/dev/null && gpus="$(nvidia-smi --query-gpu=uuid --format=csv,noheader | wc -l)"
   check "one process of apogee run on cuda" "${processes[@]}" 1 "$here/bin/apogee" matrix --device cuda --comm nccl \
     --sample 4 --only "*/world1/*"
@@ -154,16 +146,18 @@ phase_nccl() {
     row "groups over NCCL" skipped "needs 2 GPUs, this machine has $gpus"
     return
   fi
-  for test in "$here"/tests_of_processes/*; do
-    if ((gpus < 4)) && [[ "$test" == *failures* ]]; then
-      row "$(basename "$test") over NCCL" skipped "needs 4 GPUs, this machine has $gpus"
-      continue
+  for test in comm_collectives_test comm_failures_test; do
+    if [[ ! -x "$here/tests/$test" ]]; then
+      row "$test over NCCL" skipped "no tests here; unpack the bundle's second archive"
+    elif ((gpus < 4)) && [[ "$test" == *failures* ]]; then
+      row "$test over NCCL" skipped "needs 4 GPUs, this machine has $gpus"
+    else
+      check "$test over NCCL" env APOGEE_TEST_DEVICE=cuda "${processes[@]}" "$gpus" "$here/tests/$test" \
+        --gtest_brief=1
     fi
-    check "$(basename "$test") over NCCL" env APOGEE_TEST_DEVICE=cuda "${processes[@]}" "$gpus" "$test" \
-      --gtest_brief=1
   done
-  check "matrix over NCCL, $gpus processes" "${processes[@]}" "$gpus" "$here/bin/apogee" matrix --device cuda --comm nccl \
-    --sample "$sample"
+  check "matrix over NCCL, $gpus processes" "${processes[@]}" "$gpus" "$here/bin/apogee" matrix --device cuda \
+    --comm nccl --sample "$sample"
 }
 
 phase_verify() {
@@ -174,24 +168,75 @@ phase_verify() {
   fi
 }
 
-phase_sanitizer() {
+# Whether the tool runs here at all: drivers in containers may refuse it. If not, adds a row.
+sanitizer_runs() {
+  local log seconds ends status=0
   if ! command -v compute-sanitizer >/dev/null; then
-    row "compute-sanitizer" skipped "not found"
-    return
+    row "$phase_name" skipped "compute-sanitizer not found"
+    return 1
   fi
-  for test in "$here"/tests/tensor_* "$here"/tests/optim_*kernels* "$here"/tests/optim_device_decision_test; do
-    [[ -x "$test" ]] || continue
-    beside "memcheck $(basename "$test")" env APOGEE_TEST_DEVICE=cuda \
-      compute-sanitizer --error-exitcode 1 "$test" --gtest_brief=1
-  done
-  wait
+  log="$(log_of probe)"
+  seconds="$(seconds_left)"
+  if ((seconds <= 0)); then
+    row "$phase_name" "cut off" "not begun within --limit $limit"
+    return 1
+  fi
+  start compute-sanitizer --tool "$phase_name" --error-exitcode 1 "$here/bin/gpu_bench" smoke
+  { wait "$pid" || status=$?; } 2>/dev/null
+  ((status == 0)) && return 0
+  row "$phase_name" skipped "compute-sanitizer does not run here, exit status $status: $(last_line "$log")" "$log"
+  return 1
 }
 
+sanitized_test() {
+  beside "$1" env APOGEE_TEST_DEVICE=cuda compute-sanitizer --tool "$phase_name" --error-exitcode 1 "${@:2}"
+}
+sanitize() { ! sanitizer_runs || each_test '^tensor_|^optim_.*kernels|^optim_device_decision' sanitized_test; }
+phase_memcheck() { sanitize; }
+phase_racecheck() { sanitize; }
+phase_synccheck() { sanitize; }
+phase_initcheck() { sanitize; }
+
+# Also if the run is interrupted: the table of the rows that there are.
+finish() {
+  trap - EXIT TERM INT
+  local status=0 running
+  if ((${1:-0})); then
+    running="$(jobs -rp)"
+    # shellcheck disable=SC2086
+    [[ -z "$running" ]] || kill $running 2>/dev/null
+    row "gpu_check.sh" "cut off" "interrupted"
+  fi
+  if command -v python3 >/dev/null; then
+    python3 "$here/scripts/gpu_table.py" "$out/rows.jsonl" >"$out/table.txt" 2>&1
+    cat "$out/table.txt"
+  fi
+  echo "$(count passed measured) passed or measured, $(count FAILED) failed, $(count skipped) skipped," \
+    "$(count "cut off") cut off, $SECONDS s; rows and logs: $out"
+  if (($(count FAILED))); then
+    status=1
+  elif (($(count "cut off"))) || ! (($(count passed measured))); then
+    status=3
+  fi
+  exit "$status"
+}
+trap 'finish 1' TERM INT
+trap 'finish 1' EXIT
+
+phase_name=machine
+if [[ -f "$here/VERSION" ]]; then row "bundle" found "$(<"$here/VERSION")"; fi
 if command -v nvidia-smi >/dev/null; then
-  row "GPU" found "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1)"
+  nvidia-smi -q </dev/null >"$out/logs/nvidia-smi.log" 2>&1
+  row "GPU" found "$(timeout -k 1 20 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader |
+    head -n 1)" logs/nvidia-smi.log
 else
   row "GPU" skipped "no nvidia-smi"
 fi
-for phase in "${phases[@]}"; do "phase_$phase"; done
-python3 "$here/scripts/gpu_table.py" "$lines" "$report" || exit 1
-! cut -f 2 "$lines" | grep -q FAILED
+for phase_name in "${phases[@]}"; do
+  "phase_$phase_name"
+  if [[ "$phase_name" == smoke ]] && (($(count FAILED))); then
+    row "what follows" skipped "the smoke test failed"
+    break
+  fi
+done
+finish

@@ -5,6 +5,7 @@
 #include "apogee/tensor/cuda/cuda_context.h"
 #include "apogee/tensor/cuda/cuda_graph.h"
 #include "apogee/tensor/cuda/cuda_graph_call.h"
+#include "apogee/tensor/cuda/runtime/event_marks.h"
 
 namespace apogee {
 
@@ -19,6 +20,10 @@ ContextPtr PinnedContext(const ContextPtr&) { Throw("PinnedContext: this build h
 CudaProducts CudaProductsOf(const ContextPtr&) { Throw("CudaProductsOf: this build has no CUDA"); }
 
 int NumCudaDevices() { return 0; }
+
+std::unique_ptr<cuda::EventMarks> cuda::MakeEventMarks(const DeviceContext& /*context*/) {
+  Throw("DeviceClock: this build has no CUDA");
+}
 
 struct CudaGraph::Impl {};
 

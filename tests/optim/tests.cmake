@@ -32,10 +32,10 @@ apogee_test(NAME optim_onebit_kernels_test SRCS optim/onebit/onebit_kernels_test
 if(APOGEE_HAS_CUDA)
   apogee_test(NAME optim_cuda_regions_test SRCS optim/cuda_regions_test.cc LAYERS optim LABELS cuda)
   apogee_test(ALONE NAME optim_device_decision_test SRCS optim/decision/device_decision_test.cc LAYERS optim
-              LIBS $<IF:$<STREQUAL:${APOGEE_WITH_CUDA},EMULATED>,apogee_cuda_emulation,CUDA::cudart_static>
+              LIBS ${APOGEE_CUDART}
               LABELS cuda TIMEOUT 600)
   apogee_test(ALONE NAME optim_fused_decision_test SRCS optim/decision/fused_decision_test.cc LAYERS optim
-              LIBS $<IF:$<STREQUAL:${APOGEE_WITH_CUDA},EMULATED>,apogee_cuda_emulation,CUDA::cudart_static>
+              LIBS ${APOGEE_CUDART}
               LABELS cuda)
 endif()
 apogee_test(ALONE NAME optim_element_update_test SRCS optim/element_update_test.cc LAYERS optim DEVICES)
