@@ -16,7 +16,8 @@ namespace apogee::autograd {
 // The mean of -log softmax(logits)[target] over the targets that are not `ignore_index`: a scalar
 // of f32 (f64 for f64 logits), in nats. NaN if every target is ignored. Fused with softmax.
 // Backward overwrites the logits with their gradient if nothing else owns them. Throws Error for a
-// target outside [0, V). Targets on a GPU are fetched to be checked, which waits for them.
+// target outside [0, V). Targets on a GPU are fetched to be checked, which waits for them. Takes
+// deferred logits (deferred_logits.h), too.
 //
 // With label smoothing in [0, 1], a target stands for probabilities: label_smoothing / V for every
 // class, and the rest for the target (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567).
