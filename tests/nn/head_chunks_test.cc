@@ -144,7 +144,7 @@ TEST_F(HeadChunksTest, HooksOfModulesRunOnce) {
     autograd::Backward(CrossEntropyLoss()((*model)(tokens_), targets_));
     return seen;
   };
-  EXPECT_EQ(hooks(0), "++lm_head-lm_head+model.norm-model.norm-");
+  EXPECT_EQ(hooks(0), "+lm_head+-lm_head+model.norm-model.norm-");
   // The head runs in the loss, behind the model.
   EXPECT_EQ(hooks(2), "+lm_head-lm_head++model.norm-model.norm-");
 }
