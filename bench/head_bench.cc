@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What head_chunks and recompute_activations of a GPT-2 cost and save: each against the plain model,
-// taking turns in one process. Prints the peaks of activation bytes and of all bytes in a training
-// step (AdamW, one rank), and the times of a step.
+// What head_chunks and recompute_activations of a GPT-2 cost and save: each against the plain
+// model, taking turns in one process. Prints the peaks of activation bytes and of all bytes in a
+// training step (AdamW, one rank), and the times of a step.
 //
 //   head_bench --gpt2 --chunks 4 --rounds 5           # the 124 M model, 8 sequences of 256 tokens
 //   head_bench                                        # a small one

@@ -53,8 +53,8 @@ struct ModelFlags {
 
   // Adds --model, --layers, --heads, --dim, --dropout, --head-chunks and --recompute-activations.
   void Declare(CommandLine& line);
-  // `block`: tokens of context. Throws Error for an unknown name, for sizes that do not fit, and for
-  // options that the model does not take.
+  // `block`: tokens of context. Throws Error for an unknown name, for sizes that do not fit, and
+  // for options that the model does not take.
   void Settle(int64_t block);
 
   // For a tokenizer of this size.

@@ -26,8 +26,8 @@ class HeadLoss {
   // been computed, and num_chunks be positive.
   static Tensor Defer(Linear& head, const Tensor& x, int64_t num_chunks);
 
-  // For the head's forward: the loss of the input x. `split`: of the head's weight over ranks; null:
-  // it is whole. x's gradient is not rounded if it is one rank's addend.
+  // For the head's forward: the loss of the input x. `split`: of the head's weight over ranks;
+  // null: it is whole. x's gradient is not rounded if it is one rank's addend.
   Tensor Of(const Linear& head, const Tensor& x, const autograd::VocabSplit* split = nullptr);
 
  private:

@@ -13,9 +13,10 @@
 //
 // What the numbers are: the loss is summed over all tokens in their order, as without chunks. The
 // weight's gradient adds the chunks in their order, in f32 (f64), and is rounded once; that differs
-// from one long sum by its rounding. A gradient of the loss that is not a power of two is multiplied
-// after the products instead of before them. In f16 the gradients are computed 2^12 times larger,
-// up to a power of two, so that small ones do not vanish before the loss scale arrives.
+// from one long sum by its rounding. A gradient of the loss that is not a power of two is
+// multiplied after the products instead of before them. In f16 the gradients are computed a power
+// of two larger, about 2^12 times the number of targets, so that small ones do not vanish before
+// the loss scale arrives.
 #ifndef APOGEE_AUTOGRAD_FUNCTIONS_HEAD_LOSS_H_
 #define APOGEE_AUTOGRAD_FUNCTIONS_HEAD_LOSS_H_
 
