@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "apogee/autograd/functions/loss.h"
 #include "apogee/autograd/node.h"
 
 namespace apogee::autograd {

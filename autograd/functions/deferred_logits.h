@@ -6,7 +6,7 @@
 //   DeferredProduct product{.whole = ..., .cross_entropy = ...};
 //   Tensor logits = DeferLogits(hidden, {2, 8, 50257}, product, "these logits ...");
 //   Tensor loss = autograd::CrossEntropy(logits, targets);   // calls product.cross_entropy
-//   Tensor all = autograd::WholeLogits(logits);              // calls product.whole
+//   Tensor all = autograd::WholeLogits(logits);   // loss.h; calls product.whole
 //
 // Everything else that reads the elements throws Error with the given text (Tensor::Sealed). Shape,
 // dtype and context can be asked for.
@@ -35,8 +35,6 @@ Tensor DeferLogits(const Tensor& hidden, const Shape& shape, const DeferredProdu
                    const std::string& why);
 // Whether the tensor is a result of DeferLogits itself, not a view of one.
 bool IsDeferred(const Tensor& logits);
-// The logits themselves, computed if they are deferred.
-Tensor WholeLogits(const Tensor& logits);
 // The cross entropy of deferred logits.
 Tensor DeferredCrossEntropy(const Tensor& logits, const Tensor& targets, int64_t ignore_index,
                             double label_smoothing);

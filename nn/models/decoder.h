@@ -58,7 +58,7 @@ struct DecoderConfig {
   bool recompute = false;
   // Above 0: in training the head's product and the cross entropy are computed together, over so
   // many chunks of tokens, and whole logits never exist. The model then returns logits that only a
-  // cross entropy can read (deferred_logits.h); in evaluation, and while no graph is recorded, they
+  // cross entropy can read (autograd::WholeLogits); in evaluation, and while no graph is recorded, they
   // are computed as without it.
   int64_t head_chunks = 0;
   DecoderNames names = DecoderNames();

@@ -11,7 +11,7 @@
 
 #include "apogee/autograd/engine.h"
 #include "apogee/autograd/functions/arithmetic.h"
-#include "apogee/autograd/functions/deferred_logits.h"
+#include "apogee/autograd/functions/loss.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/nn/lora/lora.h"
