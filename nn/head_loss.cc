@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "apogee/autograd/functions/deferred_logits.h"
+#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/core/lifetime.h"
 
 namespace apogee::nn {
@@ -31,7 +31,7 @@ Tensor HeadLoss::Defer(Linear& head, const Tensor& x, int64_t num_chunks) {
       .cross_entropy =
           [watched, num_chunks](const Tensor& hidden, const Tensor& targets, int64_t ignore_index,
                                 double label_smoothing) {
-            HeadLoss loss(targets, {.num_chunks = num_chunks,
+            HeadLoss loss(targets, {.num_pieces = num_chunks,
                                     .layout = watched->layout(),
                                     .soft_cap = watched->soft_cap(),
                                     .ignore_index = ignore_index,

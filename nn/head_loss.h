@@ -15,7 +15,7 @@
 #ifndef APOGEE_NN_HEAD_LOSS_H_
 #define APOGEE_NN_HEAD_LOSS_H_
 
-#include "apogee/autograd/functions/head_loss.h"
+#include "apogee/autograd/head/head_loss.h"
 #include "apogee/nn/layers.h"
 
 namespace apogee::nn {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apogee/autograd/functions/deferred_logits.h"
+#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/core/text/text.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/parallel/all_to_all_attention.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "apogee/autograd/documents.h"
-#include "apogee/autograd/functions/deferred_logits.h"
+#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/plugins/loss_normalizer.h"
 

@@ -2,7 +2,7 @@
 
 // The head's product and cross entropy in chunks against the product and cross entropy of whole
 // logits, and against finite differences.
-#include "apogee/autograd/functions/head_loss.h"
+#include "apogee/autograd/head/head_loss.h"
 
 #include <gmock/gmock-matchers.h>
 
@@ -95,7 +95,7 @@ TEST_F(HeadLossTest, AnyNumberOfChunksGivesTheLossAndGradientsOfWholeLogits) {
       for (const double smoothing : {0.0, 0.3}) {
         for (const std::optional<double> cap : {std::optional<double>(), std::optional(2.0)}) {
           SCOPED_TRACE(::testing::Message() << chunks << " chunks, smoothing " << smoothing);
-          ExpectSame({.options = {.num_chunks = chunks,
+          ExpectSame({.options = {.num_pieces = chunks,
                                   .layout = layout,
                                   .soft_cap = cap,
                                   .label_smoothing = smoothing}},
@@ -110,7 +110,7 @@ TEST_F(HeadLossTest, EveryDTypeRoundsAsWholeLogitsDo) {
   for (const DType dtype : kFloats) {
     for (const double grad : {1.0, 0.25, 3.0}) {
       SCOPED_TRACE(::testing::Message() << DTypeName(dtype) << ", gradient " << grad);
-      ExpectSame({.dtype = dtype, .options = {.num_chunks = 3}, .grad = grad},
+      ExpectSame({.dtype = dtype, .options = {.num_pieces = 3}, .grad = grad},
                  Tolerance(dtype, ErrorKind::kGemm));
     }
   }
@@ -121,7 +121,7 @@ TEST_F(HeadLossTest, SmallGradientsSurviveInF16) {
   constexpr double kScale = 65536;
   std::vector<int64_t> targets(32768);
   for (size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<int64_t>(i % kWords);
-  Case test{.dtype = DType::kF16, .options = {.num_chunks = 3}, .targets = targets, .grad = kScale};
+  Case test{.dtype = DType::kF16, .options = {.num_pieces = 3}, .targets = targets, .grad = kScale};
   const Result got = Run(test, true);
   test.dtype = DType::kF64;
   const Result want = Run(test, false);
@@ -135,12 +135,12 @@ TEST_F(HeadLossTest, FiniteDifferences) {
   testing::ExpectGradients(
       {RandomTensor({5, kWidth}, "x", context_), RandomTensor({kWords, kWidth}, "w", context_)},
       [&](const std::vector<Tensor>& in) {
-        return HeadCrossEntropy(in[0], in[1], targets, {.num_chunks = 2, .soft_cap = 3});
+        return HeadCrossEntropy(in[0], in[1], targets, {.num_pieces = 2, .soft_cap = 3});
       });
 }
 
 TEST_F(HeadLossTest, WithoutAnyTargetTheLossIsNanAndGradientsAreZero) {
-  const Case test{.options = {.num_chunks = 2}, .targets = {kIgnored, kIgnored, kIgnored}};
+  const Case test{.options = {.num_pieces = 2}, .targets = {kIgnored, kIgnored, kIgnored}};
   const Result got = Run(test, true);
   EXPECT_TRUE(std::isnan(got.loss));
   for (const double value : got.dx) EXPECT_EQ(value, 0);
@@ -148,7 +148,7 @@ TEST_F(HeadLossTest, WithoutAnyTargetTheLossIsNanAndGradientsAreZero) {
 }
 
 TEST_F(HeadLossTest, WeightGradientsCanWait) {
-  ExpectSame({.options = {.num_chunks = 3}, .grad = 3}, Tolerance(DType::kF64, ErrorKind::kGemm),
+  ExpectSame({.options = {.num_pieces = 3}, .grad = 3}, Tolerance(DType::kF64, ErrorKind::kGemm),
              /*split_backward=*/true);
 }
 
@@ -157,7 +157,7 @@ TEST_F(HeadLossTest, TheGraphCanBeWalkedTwice) {
   Parameter weight("w", RandomTensor({kWords, kWidth}, "w", context_));
   weight.set_requires_grad(false);
   const Tensor targets = Tensor::FromVector<int64_t>({1, 9, 2, 3}, {4}, context_);
-  const Tensor loss = HeadCrossEntropy(x.value(), weight.value(), targets, {.num_chunks = 2});
+  const Tensor loss = HeadCrossEntropy(x.value(), weight.value(), targets, {.num_pieces = 2});
   EXPECT_EQ(NumTargetsOf(loss), 4);
   const Tensor three = Tensor::Full({}, loss.dtype(), 3, context_);
   Backward(loss, {.grad = three, .retain_graph = true});
@@ -178,7 +178,7 @@ TEST_F(HeadLossTest, OneChunkOfLogitsExistsAtATime) {
     Parameter weight("w", RandomTensor({kMany, kWidth}, "w", context_, 1, DType::kF32));
     context_->ledger().ResetPeaks();
     const int64_t before = context_->ledger().live_bytes(MemoryCategory::kActivation);
-    Backward(HeadCrossEntropy(x.value(), weight.value(), targets, {.num_chunks = chunks}));
+    Backward(HeadCrossEntropy(x.value(), weight.value(), targets, {.num_pieces = chunks}));
     peaks[chunks > 1] = context_->ledger().peak_bytes(MemoryCategory::kActivation) - before;
   }
   constexpr int64_t kLogits = kRows * kMany * 4;
@@ -194,9 +194,9 @@ TEST_F(HeadLossTest, OperandsThatDoNotFitThrow) {
   };
   EXPECT_THAT(
       [&] {
-        HeadCrossEntropy(x, weight, ids({1, 2, 3, 4}), {.num_chunks = 0});
+        HeadCrossEntropy(x, weight, ids({1, 2, 3, 4}), {.num_pieces = 0});
       },
-      Says(HasSubstr("num_chunks must be at least 1, got 0")));
+      Says(HasSubstr("num_pieces must be at least 1, got 0")));
   EXPECT_THAT([&] { HeadCrossEntropy(x, weight, ids({1, 2, 3}), {}); }, Says(HasSubstr("do not")));
   EXPECT_THAT(
       [&] {
@@ -205,7 +205,7 @@ TEST_F(HeadLossTest, OperandsThatDoNotFitThrow) {
       Says(HasSubstr("do not fit")));
   EXPECT_THAT(
       [&] {
-        HeadCrossEntropy(x, weight, ids({1, 2, 3, kWords}), {.num_chunks = 2});
+        HeadCrossEntropy(x, weight, ids({1, 2, 3, kWords}), {.num_pieces = 2});
       },
       Says(HasSubstr("13")));
   EXPECT_THAT(

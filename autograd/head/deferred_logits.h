@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Logits that are not computed: a tensor of their shape that stands for the head's product, and a
-// cross entropy that computes product and loss together, in chunks of tokens.
+// cross entropy that computes product and loss together, in pieces of tokens.
 //
 //   DeferredProduct product{.whole = ..., .cross_entropy = ...};
 //   Tensor logits = DeferLogits(hidden, {2, 8, 50257}, product, "these logits ...");
@@ -10,8 +10,8 @@
 //
 // Everything else that reads the elements throws Error with the given text (Tensor::Sealed). Shape,
 // dtype and context can be asked for.
-#ifndef APOGEE_AUTOGRAD_FUNCTIONS_DEFERRED_LOGITS_H_
-#define APOGEE_AUTOGRAD_FUNCTIONS_DEFERRED_LOGITS_H_
+#ifndef APOGEE_AUTOGRAD_HEAD_DEFERRED_LOGITS_H_
+#define APOGEE_AUTOGRAD_HEAD_DEFERRED_LOGITS_H_
 
 #include <functional>
 #include <string>
@@ -41,4 +41,4 @@ Tensor DeferredCrossEntropy(const Tensor& logits, const Tensor& targets, int64_t
 
 }  // namespace apogee::autograd
 
-#endif  // APOGEE_AUTOGRAD_FUNCTIONS_DEFERRED_LOGITS_H_
+#endif  // APOGEE_AUTOGRAD_HEAD_DEFERRED_LOGITS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/autograd/functions/deferred_logits.h"
+#include "apogee/autograd/head/deferred_logits.h"
 
 #include <memory>
 #include <utility>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/autograd/functions/head_loss.h"
+#include "apogee/autograd/head/head_loss.h"
 
 #include <algorithm>
 #include <cmath>
@@ -74,9 +74,9 @@ double ScaleFor(DType dtype, int64_t num_targets) {
   return std::exp2(12 + std::floor(std::log2(static_cast<double>(num_targets))));
 }
 
-class Chunks {
+class Pieces {
  public:
-  Chunks(const Tensor& x, const Tensor& weight, const Tensor& targets,
+  Pieces(const Tensor& x, const Tensor& weight, const Tensor& targets,
          const HeadLossOptions& options)
       : x_(x.View({x.numel() / x.size(-1), x.size(-1)})),
         weight_(weight),
@@ -103,10 +103,10 @@ class Chunks {
           Tensor::Empty(weight_.shape(), stat_, x_.context(), MemoryCategory::kGradient);
       if (rows == 0) gradients_.dweight.Fill(0);
     }
-    const int64_t chunk =
-        std::max<int64_t>((rows + options_.num_chunks - 1) / options_.num_chunks, 1);
-    for (int64_t first = 0; first < rows; first += chunk) {
-      RunChunk(first, std::min(chunk, rows - first));
+    const int64_t piece =
+        std::max<int64_t>((rows + options_.num_pieces - 1) / options_.num_pieces, 1);
+    for (int64_t first = 0; first < rows; first += piece) {
+      RunPiece(first, std::min(piece, rows - first));
     }
   }
 
@@ -118,7 +118,7 @@ class Chunks {
   int64_t num_targets() const { return num_targets_; }
 
  private:
-  void RunChunk(int64_t first, int64_t count) {
+  void RunPiece(int64_t first, int64_t count) {
     const Tensor x = x_.Slice(0, first, count), targets = targets_.Slice(0, first, count);
     Tensor raw = ops::MatMul(x, weight_, {.b_trans = out_in_});
     Tensor logits = options_.soft_cap
@@ -144,7 +144,7 @@ class Chunks {
     }
   }
 
-  // Of the chunk's rows over the whole vocabulary; keeps their statistics.
+  // Of the piece's rows over the whole vocabulary; keeps their statistics.
   Tensor LogSumExp(const Tensor& logits, const Tensor& targets, int64_t first) {
     const int64_t count = targets.numel();
     const ops::CrossEntropyPart own = ops::CrossEntropyPartForward(
@@ -179,8 +179,8 @@ class Chunks {
 
 void Check(const Tensor& x, const Tensor& weight, const Tensor& targets,
            const HeadLossOptions& options) {
-  APOGEE_CHECK(options.num_chunks >= 1, "head_cross_entropy: num_chunks must be at least 1, got ",
-               options.num_chunks);
+  APOGEE_CHECK(options.num_pieces >= 1, "head_cross_entropy: num_pieces must be at least 1, got ",
+               options.num_pieces);
   APOGEE_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1,
                "head_cross_entropy: label_smoothing must be in [0, 1], got ",
                options.label_smoothing);
@@ -198,14 +198,14 @@ Tensor HeadCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& tar
                         const HeadLossOptions& options) {
   Check(x, weight, targets, options);
   const Tensor ids = targets.Detach().Contiguous();
-  Chunks chunks(x.Detach().Contiguous(), weight.Detach().Contiguous(), ids.View({ids.numel()}),
+  Pieces pieces(x.Detach().Contiguous(), weight.Detach().Contiguous(), ids.View({ids.numel()}),
                 options);
-  chunks.Run(NeedsGrad({x}), NeedsGrad({weight}));
-  Tensor loss = chunks.Loss();
+  pieces.Run(NeedsGrad({x}), NeedsGrad({weight}));
+  Tensor loss = pieces.Loss();
   if (NeedsGrad({x, weight})) {
     Attach(loss,
-           std::make_shared<HeadLossNode>(x, weight, chunks.gradients(), options,
-                                          chunks.num_targets()),
+           std::make_shared<HeadLossNode>(x, weight, pieces.gradients(), options,
+                                          pieces.num_targets()),
            {x, weight});
   }
   return loss;
