@@ -33,6 +33,12 @@ std::shared_ptr<const StorageOrigin> OriginOf(const Tensor& tensor) {
 
 }  // namespace
 
+void SetOrigin(const Tensor& y, const Tensor& source,
+               std::function<Tensor(const Tensor& source)> make) {
+  y.storage()->set_origin(
+      std::make_shared<const StorageOrigin>(StorageOrigin{source.Detach(), std::move(make)}));
+}
+
 const PackHook* CurrentPackHook() { return current_hook; }
 
 SavedTensorHookGuard::SavedTensorHookGuard(PackHook hook)

@@ -63,6 +63,11 @@ class SavedTensor {
   bool dropped_ = false;
 };
 
+// From now on functions that save `y`, which has all of its storage, keep `source` in its place
+// (StorageOrigin). `make` computes the same bits from it in backward; it may run several times.
+void SetOrigin(const Tensor& y, const Tensor& source,
+               std::function<Tensor(const Tensor& source)> make);
+
 }  // namespace apogee::autograd
 
 #endif  // APOGEE_AUTOGRAD_SAVED_TENSOR_H_

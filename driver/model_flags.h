@@ -35,7 +35,9 @@ struct ModelSizes {
   int64_t layers = 4;
   int64_t heads = 6;
   int64_t dim = 192;
-  double dropout = 0;  // probability
+  double dropout = 0;                  // probability
+  int64_t head_chunks = 0;             // of gpt2 and llama: nn::DecoderConfig::head_chunks
+  bool recompute_activations = false;  // the same: nn::BlockConfig::recompute_activations
 };
 
 // Returns the model without values. Throws Error for sizes that it does not support.
@@ -49,9 +51,10 @@ struct ModelFlags {
   std::string name = "gpt2";
   ModelSizes sizes;
 
-  // Adds --model, --layers, --heads, --dim and --dropout.
+  // Adds --model, --layers, --heads, --dim, --dropout, --head-chunks and --recompute-activations.
   void Declare(CommandLine& line);
-  // `block`: tokens of context. Throws Error for an unknown name and for sizes that do not fit.
+  // `block`: tokens of context. Throws Error for an unknown name, for sizes that do not fit, and
+  // for options that the model does not take.
   void Settle(int64_t block);
 
   // For a tokenizer of this size.

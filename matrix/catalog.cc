@@ -30,6 +30,10 @@ Catalog::Catalog() : plugins(LibraryPlugins()) {
   workloads.Add("llama_deep", lm(TinyKind::kLlama, false, deep_size));
   workloads.Add("gpt2_long", lm(TinyKind::kGpt2, true, long_size));
   workloads.Add("llama_long", lm(TinyKind::kLlama, true, long_size));
+  // No layout gives a rank a multiple of five tokens: the last chunk is shorter.
+  const LmWorkload::Size chunked_size{.num_layers = 6, .tokens = 8, .head_chunks = 5};
+  workloads.Add("gpt2_chunked", lm(TinyKind::kGpt2, true, chunked_size));
+  workloads.Add("llama_chunked", lm(TinyKind::kLlama, false, chunked_size));
   workloads.Add("cnn", std::make_shared<CnnWorkload>());
   workloads.Add("encoder", std::make_shared<EncoderWorkload>());
   workloads.Add("gru", std::make_shared<GruWorkload>());

@@ -42,6 +42,8 @@ struct Catalog {
   //   gpt2_long, llama_long (tied)    LmWorkload with tokens for 4 ranks in two pieces each
   //   gpt2_deep (tied),               the same, with layers for two chunks of four pipeline stages
   //   llama_deep (untied)
+  //   gpt2_chunked (tied),            the same, with DecoderConfig::head_chunks and recomputed
+  //   llama_chunked (untied)          activations in boosted runs
   //   cnn, encoder, gru               LayerWorkload
   //   hf_llama, hf_gemma2, …          FamilyWorkload
   NameTable<std::shared_ptr<const Workload>> workloads{"workload"};

@@ -9,6 +9,7 @@
 #include "apogee/core/rng.h"
 #include "apogee/core/text/text.h"
 #include "apogee/matrix/models/families.h"
+#include "apogee/matrix/models/tiny_model.h"
 #include "apogee/matrix/plugins.h"
 
 namespace apogee::matrix {
@@ -158,6 +159,27 @@ void AppendFamilies(const Catalog& catalog, std::vector<Cell>& cells) {
   }
 }
 
+// Heads in chunks with AdamW in f64 under each way to shard, one of two with ignored targets.
+void AppendChunked(const Catalog& catalog, std::vector<Cell>& cells) {
+  int turn = 0;
+  for (const std::string& name : catalog.workloads.names()) {
+    const auto* lm = dynamic_cast<const LmWorkload*>(&catalog.FindWorkload(name));
+    if (lm == nullptr || !lm->has_chunks()) continue;
+    for (const WayToShard& way : kWaysToShard) {
+      const Window& window = kWindows[turn++ % std::size(kWindows)];
+      cells.push_back({.optimizer = "adamw",
+                       .plugin = way.plugin,
+                       .world = way.world,
+                       .precision = "f64",
+                       .accumulate = window.accumulate,
+                       .no_sync = window.no_sync,
+                       .clip = turn % 2 == 0,
+                       .ignored = turn % 4 > 1,
+                       .workload = name});
+    }
+  }
+}
+
 // Optimizers with 1-bit messages need whole local gradients. Plugins that shard, also experts, or
 // that promise the same bits for any number of ranks, refuse them at boost. split_gather at stage 3
 // refuses optimizers that update inside backward.
@@ -271,6 +293,7 @@ std::vector<Cell> AllCells(const Catalog& catalog) {
     AppendLora(catalog, optimizer, cells);
   }
   AppendFamilies(catalog, cells);
+  AppendChunked(catalog, cells);
   std::set<std::string> names;
   std::erase_if(cells, [&](Cell& cell) {
     cell.clip = cell.clip && CanClip(cell);

@@ -19,11 +19,12 @@ constexpr size_t kNumPairs = kNumAxes * (kNumAxes - 1) / 2;
 // Hybrid plugins have many layouts, which don't differ for the optimizer. In pairs with optimizers
 // and windows they count as one plugin, on worlds of their data-parallel size, with three
 // workloads. The optimizer also doesn't see which targets are ignored. The hybrid plugin and its
-// workload are axes of their own; for sequence-parallel plugins only the family of the workload
-// counts.
+// workload are axes of their own; for sequence-parallel plugins, and of a model whose head is
+// chunked, only the family of the workload counts.
 std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
   const PluginVariant& plugin = cell.catalog->FindPlugin(cell.plugin);
   const bool hybrid = plugin.is_hybrid;
+  const bool of_family = cell.workload.ends_with("_long") || cell.workload.ends_with("_chunked");
   const std::string family = cell.workload.substr(0, cell.workload.find('_'));
   return {cell.optimizer,
           hybrid ? "hybrid" : cell.plugin,
@@ -33,7 +34,7 @@ std::array<std::string, kNumAxes> AxisValues(const Cell& cell) {
           family,
           cell.ignored ? "ignored" : "",
           hybrid ? cell.plugin : "",
-          hybrid && !cell.workload.ends_with("_long") ? cell.workload : ""};
+          hybrid && !of_family ? cell.workload : ""};
 }
 
 // Pairs of axes that the sample need not cover.

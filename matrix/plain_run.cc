@@ -38,7 +38,7 @@ PlainResult PlainRun(const Cell& cell, const Reordering& order) {
   const Workload& workload = cell.catalog->FindWorkload(cell.workload);
   const ContextPtr context =
       ValueOrThrow(MakeContext(ValueOrThrow(ParseDevice(cell.device)).For(0)));
-  const std::unique_ptr<nn::Module> model = workload.MakeModel();
+  const std::unique_ptr<nn::Module> model = workload.MakePlainModel();
   model->Initialize(context, {.seed = kSeed, .dtype = InitialDType(cell.precision)});
   PlainResult result{.start = WeightsOf(*model), .end = {}};
   const std::unique_ptr<optim::Optimizer> optimizer = MakeMatrixOptimizer(cell, *model);

@@ -64,6 +64,9 @@ class Workload {
   virtual ~Workload() = default;
   // Makes the model; the caller initialises it.
   virtual std::unique_ptr<nn::Module> MakeModel() const = 0;
+  // The model of the one-rank run, with the same parameters: without an option that must not change
+  // what is computed.
+  virtual std::unique_ptr<nn::Module> MakePlainModel() const { return MakeModel(); }
   // The samples of a batch: a multiple of 36, so that worlds of 1 to 4 and windows of 1 and 3
   // divide it.
   virtual int64_t num_samples() const = 0;

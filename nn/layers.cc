@@ -12,6 +12,7 @@
 #include "apogee/autograd/functions/norm.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/autograd/node.h"
+#include "apogee/nn/head_loss.h"
 #include "apogee/nn/init.h"
 
 namespace apogee::nn {
@@ -26,6 +27,8 @@ void CheckOptions(const LinearOptions& options) {
       !options.to_residual || !options.activation,
       "linear: a result for the residual stream (to_residual) is a sum's addend and has no "
       "activation; set one of the two");
+  APOGEE_CHECK(options.activation || !options.recompute_activation,
+               "linear: recompute_activation has no effect without an activation");
   if (!options.soft_cap) return;
   APOGEE_CHECK(*options.soft_cap > 0 && std::isfinite(*options.soft_cap),
                "linear: soft_cap must be above 0, got ", *options.soft_cap,
@@ -133,6 +136,7 @@ Tensor Linear::Finish(const Tensor& x, const Tensor& product, const AdapterOps& 
 }
 
 Tensor Linear::Forward(const Tensor& x) {
+  if (head_loss_ != nullptr) return head_loss_->Of(*this, x);
   if (!adapters_.empty()) {
     const Tensor in = InputOf(*this, x, *weight_);
     const Tensor product =
@@ -140,9 +144,12 @@ Tensor Linear::Forward(const Tensor& x) {
                          {.layout = options_.layout, .out_dtype = ComputeDType(in.dtype())});
     return Finish(in, product, {.tokens = sequence_part()});
   }
-  const Tensor y = autograd::Linear(
-      InputOf(*this, x, *weight_), weight_->value(), autograd::ValueOf(bias_),
-      {.layout = options_.layout, .activation = options_.activation, .out_dtype = out_dtype()});
+  const Tensor y =
+      autograd::Linear(InputOf(*this, x, *weight_), weight_->value(), autograd::ValueOf(bias_),
+                       {.layout = options_.layout,
+                        .activation = options_.activation,
+                        .recompute_activation = options_.recompute_activation,
+                        .out_dtype = out_dtype()});
   return CapLogits(y, options_.soft_cap);
 }
 
@@ -204,22 +211,26 @@ Tensor Embedding::Merged(const LoraFactors& factors, const Parameter& weight) co
   return MergedTable(factors, weight).To(weight.dtype());
 }
 
-LayerNorm::LayerNorm(int64_t dim, double eps)
+LayerNorm::LayerNorm(int64_t dim, double eps, bool recompute)
     : eps_(eps),
+      recompute_(recompute),
       weight_(RegisterParameter("weight", {dim}, Init::Constant(1))),
       bias_(RegisterParameter("bias", {dim}, Init::Constant(0))) {}
 
 Tensor LayerNorm::Forward(const Tensor& x) {
-  return autograd::LayerNorm(NormInput(*this, x, *weight_), weight_->value(), bias_->value(), eps_);
+  return autograd::LayerNorm(NormInput(*this, x, *weight_), weight_->value(), bias_->value(), eps_,
+                             recompute_);
 }
 
-RmsNorm::RmsNorm(int64_t dim, double eps, double weight_offset)
+RmsNorm::RmsNorm(int64_t dim, double eps, double weight_offset, bool recompute)
     : eps_(eps),
       weight_offset_(weight_offset),
+      recompute_(recompute),
       weight_(RegisterParameter("weight", {dim}, Init::Constant(1 - weight_offset))) {}
 
 Tensor RmsNorm::Forward(const Tensor& x) {
-  return autograd::RmsNorm(NormInput(*this, x, *weight_), weight_->value(), eps_, weight_offset_);
+  return autograd::RmsNorm(NormInput(*this, x, *weight_), weight_->value(), eps_, weight_offset_,
+                           recompute_);
 }
 
 Dropout::Dropout(double p) : p_(p) {

@@ -44,6 +44,8 @@ struct LinearOptions {
   WeightLayout layout = WeightLayout::kOutIn;
   // Applied to the result, in one kernel with the product.
   std::optional<Activation> activation = {};
+  // autograd::LinearOptions::recompute_activation.
+  bool recompute_activation = false;
   // Whether the result is a block's, for the residual stream: then it is not rounded to less than
   // the stream's dtype (Module::Residual). Not with an activation.
   bool to_residual = false;
@@ -53,6 +55,8 @@ struct LinearOptions {
   // Above 0: the result y becomes soft_cap * tanh(y / soft_cap). Not with an activation.
   std::optional<double> soft_cap = {};
 };
+
+class HeadLoss;  // head_loss.h
 
 // Parameters: "weight" and, with bias, "bias" [out]. x [.., in] -> [.., out]. Adapters add more.
 class Linear : public Module, public Configured, public Adaptable {
@@ -69,9 +73,22 @@ class Linear : public Module, public Configured, public Adaptable {
   const ParameterPtr& bias() const { return bias_; }
   WeightLayout layout() const { return options_.layout; }
   const std::optional<Activation>& activation() const { return options_.activation; }
+  bool recompute_activation() const { return options_.recompute_activation; }
   const std::optional<double>& soft_cap() const { return options_.soft_cap; }
   // Of the result: autograd::LinearOptions::out_dtype.
   std::optional<DType> out_dtype() const;
+  // Not null while a HeadLoss calls this layer: then Forward, or what replaces it, returns
+  // head_loss()->Of(..), the loss, in place of the product.
+  HeadLoss* head_loss() const { return head_loss_; }
+  void set_head_loss(HeadLoss* loss) { head_loss_ = loss; }
+  // The last dim of the result over all ranks that share the weight, and by how much the result has
+  // more tokens than the input, if a replacement of Forward gathers them. TensorParallel sets both.
+  int64_t vocab_size() const { return vocab_size_ > 0 ? vocab_size_ : sizes().second; }
+  int64_t gathered_ranks() const { return gathered_ranks_; }
+  void SetWholeLogits(int64_t vocab_size, int64_t gathered_ranks) {
+    vocab_size_ = vocab_size;
+    gathered_ranks_ = gathered_ranks;
+  }
 
   void AddAdapter(const LayerAdapter& adapter) override;
   std::pair<int64_t, int64_t> sizes() const override;
@@ -85,6 +102,9 @@ class Linear : public Module, public Configured, public Adaptable {
  private:
   LinearOptions options_;
   ParameterPtr weight_, bias_;
+  HeadLoss* head_loss_ = nullptr;
+  int64_t vocab_size_ = 0;  // 0: the weight has all
+  int64_t gathered_ranks_ = 1;
 };
 
 // soft_cap * tanh(logits / soft_cap); without a soft_cap the logits themselves.
@@ -114,10 +134,10 @@ class Embedding : public Module, public Configured, public Adaptable {
   ParameterPtr weight_;
 };
 
-// Parameters: "weight" and "bias" [dim]. x [.., dim].
+// Parameters: "weight" and "bias" [dim]. x [.., dim]. `recompute`: autograd::LayerNorm.
 class LayerNorm : public Module, public Configured {
  public:
-  explicit LayerNorm(int64_t dim, double eps = 1e-5);
+  explicit LayerNorm(int64_t dim, double eps = 1e-5, bool recompute = false);
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   const ParameterPtr& weight() const { return weight_; }
@@ -126,14 +146,16 @@ class LayerNorm : public Module, public Configured {
 
  private:
   double eps_;
+  bool recompute_;
   ParameterPtr weight_, bias_;
 };
 
 // Parameter: "weight" [dim]. x [.., dim]. Each element is scaled by weight + weight_offset
-// (autograd::RmsNorm), 1 at first.
+// (autograd::RmsNorm, also for `recompute`), 1 at first.
 class RmsNorm : public Module, public Configured {
  public:
-  explicit RmsNorm(int64_t dim, double eps = 1e-6, double weight_offset = 0);
+  explicit RmsNorm(int64_t dim, double eps = 1e-6, double weight_offset = 0,
+                   bool recompute = false);
   Tensor Forward(const Tensor& x) override;
   void DescribeConfig(ConfigTexts& texts) const override;
   const ParameterPtr& weight() const { return weight_; }
@@ -141,6 +163,7 @@ class RmsNorm : public Module, public Configured {
 
  private:
   double eps_, weight_offset_;
+  bool recompute_;
   ParameterPtr weight_;
 };
 

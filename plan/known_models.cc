@@ -63,9 +63,9 @@ absl::StatusOr<std::string> ConfigOf(const std::string& name) {
   return *json;
 }
 
-absl::StatusOr<TrainingSetup> SetupOf(const std::string& name) {
+absl::StatusOr<TrainingSetup> SetupOf(const std::string& name, const ModelOptions& options) {
   APOGEE_ASSIGN_OR_RETURN(const std::string json, ConfigOf(name));
-  APOGEE_ASSIGN_OR_RETURN(TrainingSetup setup, SetupOfConfig(json, name));
+  APOGEE_ASSIGN_OR_RETURN(TrainingSetup setup, SetupOfConfig(json, name, options));
   setup.model = name;
   return setup;
 }

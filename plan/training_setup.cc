@@ -11,7 +11,8 @@
 
 namespace apogee::plan {
 
-absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::string& path) {
+absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::string& path,
+                                            const ModelOptions& options) {
   APOGEE_ASSIGN_OR_RETURN(const nn::HfModel known, nn::MakeHfModel(json, path, [](auto&) {}));
   if (known.vocab_size == 0) {
     return InvalidArgument(path, ": a model of type ", known.model_type,
@@ -20,7 +21,15 @@ absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::
   }
   TrainingSetup setup{
       .model = known.model_type, .max_tokens = known.max_tokens, .vocab_size = known.vocab_size};
+  if (options.head_chunks < 0) {
+    return InvalidArgument(path, ": head_chunks must be 0 (whole logits) or more, got ",
+                           options.head_chunks);
+  }
   if (known.task != nn::HfTask::kCausalLm) {
+    if (options.head_chunks > 0 || options.recompute_activations) {
+      return InvalidArgument(path, ": a model of type ", known.model_type,
+                             " has neither head_chunks nor recompute_activations");
+    }
     setup.can_recompute = false;
     setup.make_model = [json, path](bool) {
       return std::move(ValueOrThrow(nn::MakeHfModel(json, path, [](auto&) {})).module);
@@ -36,9 +45,11 @@ absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::
     setup.assumption =
         internal::Concat("the ", setup.num_experts, " experts of a layer get equally many tokens");
   }
-  setup.make_model = [config](bool recompute) {
+  config.head_chunks = options.head_chunks;
+  setup.make_model = [config, options](bool recompute) {
     nn::DecoderConfig chosen = config;
     chosen.recompute = recompute;
+    chosen.block.recompute_activations = options.recompute_activations && !recompute;
     return std::make_unique<nn::Decoder>(chosen);
   };
   return setup;

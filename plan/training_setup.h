@@ -60,14 +60,21 @@ struct TrainingSetup {
   optim::OptionMap optimizer_options = {};
 };
 
+// Options of a model that are not in its config.json: those of nn::DecoderConfig.
+struct ModelOptions {
+  int64_t head_chunks = 0;
+  bool recompute_activations = false;  // in setups without recompute
+};
+
 // A setup of the model that a config.json describes. `path` is for messages. Errors as of
-// nn::MakeHfModel, and InvalidArgument for a model that takes no tokens.
-absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::string& path);
+// nn::MakeHfModel, and InvalidArgument for a model that takes no tokens, or not these options.
+absl::StatusOr<TrainingSetup> SetupOfConfig(const std::string& json, const std::string& path,
+                                            const ModelOptions& options = {});
 
 // A well-known model by its name: its config.json, and a setup. NotFound for another name; lists
 // the names.
 absl::StatusOr<std::string> ConfigOf(const std::string& name);
-absl::StatusOr<TrainingSetup> SetupOf(const std::string& name);
+absl::StatusOr<TrainingSetup> SetupOf(const std::string& name, const ModelOptions& options = {});
 // The names, sorted.
 std::vector<std::string> KnownModels();
 

@@ -117,6 +117,12 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
       ->check([](const std::string& text) { return Message(nn::ParseQuantize(text).status()); });
   command->add_flag("--recompute", flags->setup.recompute,
                     "Recompute the activations of layers in backward");
+  command->add_flag("--recompute-activations", flags->model_options.recompute_activations,
+                    "Recompute only the results of norms and activation functions");
+  command
+      ->add_option("--head-chunks", flags->model_options.head_chunks,
+                   "Compute logits and loss over so many chunks of tokens; 0: all at once")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   command->add_option("--threads", flags->options.threads_per_rank, "CPU threads of a rank")
       ->check(CLI::Range(1, kMaxThreads));
   command->add_option("--only", flags->options.only,

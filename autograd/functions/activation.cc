@@ -114,10 +114,16 @@ Tensor Activate(Activation kind, const Tensor& x) {
   return y;
 }
 
-Tensor Gated(Activation kind, const Tensor& gate, const Tensor& up) {
+Tensor Gated(Activation kind, const Tensor& gate, const Tensor& up, bool recompute) {
   Tensor y = ops::GatedForward(kind, gate, up);
   if (NeedsGrad({gate, up})) {
     Attach(y, std::make_shared<GatedNode>(kind, gate.Detach(), up.Detach()), {gate, up});
+    if (recompute) {
+      const auto saved = std::make_shared<SavedTensor>(up);
+      SetOrigin(y, gate, [kind, saved](const Tensor& of_gate) {
+        return ops::GatedForward(kind, of_gate, saved->Take({.keep_saved = true}));
+      });
+    }
   }
   return y;
 }

@@ -27,8 +27,10 @@ inline Tensor Tanh(const Tensor& x) { return Activate(Activation::kTanh, x); }
 
 // activation(gate) * up, of one shape and dtype (Shazeer, "GLU variants improve transformer",
 // 2020): SwiGLU with kSilu, GeGLU with kGelu or kGeluTanh, ReGLU with kRelu. The two may be slices
-// of the last dim of one tensor; forward then copies neither.
-Tensor Gated(Activation kind, const Tensor& gate, const Tensor& up);
+// of the last dim of one tensor; forward then copies neither. With `recompute`, functions that save
+// the result keep gate and up, which are kept anyway, and compute the same bits from them in
+// backward.
+Tensor Gated(Activation kind, const Tensor& gate, const Tensor& up, bool recompute = false);
 // Softmax over a dim, and its logarithm, which is exact where a probability is nearly 0.
 Tensor Softmax(const Tensor& x, int dim = -1);
 Tensor LogSoftmax(const Tensor& x, int dim = -1);

@@ -126,6 +126,8 @@ Tensor WithBatch(const Tensor& x, const Shape& batch) {
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const LinearOptions& options) {
   const bool out_in = options.layout == WeightLayout::kOutIn;
+  APOGEE_CHECK(options.activation || !options.recompute_activation,
+               "linear: recompute_activation has no effect without an activation");
   APOGEE_CHECK(!options.activation || !options.out_dtype,
                "linear: an activation has its operand's dtype; set either activation or out_dtype");
   const ops::MatMulOptions product = {
@@ -135,6 +137,11 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
     ops::Activated result = ops::MatMulActivation(x, weight, *options.activation, product);
     y = std::move(result.y);
     pre = std::move(result.pre);
+    if (options.recompute_activation && NeedsGrad({x, weight, bias})) {
+      SetOrigin(y, pre, [kind = *options.activation](const Tensor& before) {
+        return ops::ActivationForward(kind, before);
+      });
+    }
   } else {
     y = ops::MatMul(x, weight, product);
   }

@@ -26,6 +26,9 @@ struct LinearOptions {
   WeightLayout layout = WeightLayout::kOutIn;
   // Applied to the result. The result before the activation is kept for backward.
   std::optional<Activation> activation = {};
+  // A function that saves the result, such as the next product, keeps the result before the
+  // activation instead and computes the same bits from it in backward.
+  bool recompute_activation = false;
   // The dtypes of the result (only without an activation) and of x's gradient. Defaults: x's dtype,
   // and GradDType(x). Ask for a wider one if the caller adds several of them and rounds the sum
   // once. A gradient of the result that is wider than x is rounded to x's dtype for the products.

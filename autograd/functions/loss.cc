@@ -5,31 +5,31 @@
 #include <algorithm>
 #include <vector>
 
-#include "apogee/autograd/node.h"
+#include "apogee/autograd/head/deferred_logits.h"
+#include "apogee/autograd/functions/loss_node.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/tensor/ops/nn.h"
 
 namespace apogee::autograd {
 namespace {
 
-class CrossEntropyNode : public Node {
+class CrossEntropyNode : public LossNode {
  public:
   CrossEntropyNode(const Tensor& logits, const Tensor& targets,
                    const ops::CrossEntropyResult& forward, int64_t ignore_index,
                    double label_smoothing)
-      : logits_(logits),
+      : LossNode(forward.num_targets),
+        logits_(logits),
         targets_(targets),
         lse_(forward.lse),
-        num_targets_(forward.num_targets),
         ignore_index_(ignore_index),
         label_smoothing_(label_smoothing) {}
   const char* name() const override { return "cross_entropy"; }
-  int64_t num_targets() const { return num_targets_; }
 
   std::vector<Tensor> Backward(std::vector<Tensor> grads, const BackwardContext& context) override {
     const Tensor targets = targets_.Take(context), lse = lse_.Take(context);
     return {ops::CrossEntropyBackward(logits_.Take(context), targets, lse, ignore_index_, grads[0],
-                                      num_targets_, label_smoothing_)};
+                                      num_targets(), label_smoothing_)};
   }
   void ReleaseSaved() override {
     for (SavedTensor* saved : {&logits_, &targets_, &lse_}) saved->Reset();
@@ -37,7 +37,7 @@ class CrossEntropyNode : public Node {
 
  private:
   SavedTensor logits_, targets_, lse_;
-  int64_t num_targets_, ignore_index_;
+  int64_t ignore_index_;
   double label_smoothing_;
 };
 
@@ -45,6 +45,9 @@ class CrossEntropyNode : public Node {
 
 Tensor CrossEntropy(const Tensor& logits_in, const Tensor& targets_in, int64_t ignore_index,
                     double label_smoothing) {
+  if (IsDeferred(logits_in)) {
+    return DeferredCrossEntropy(logits_in, targets_in, ignore_index, label_smoothing);
+  }
   const Tensor logits = logits_in.Detach().Contiguous();
   const Tensor targets = targets_in.Detach().Contiguous();
   const ops::CrossEntropyResult forward =
@@ -69,7 +72,7 @@ std::optional<int64_t> NumTargetsOf(const Tensor& loss) {
   add(EdgeOf(loss));
   std::optional<int64_t> targets;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (const auto* node = dynamic_cast<const CrossEntropyNode*>(nodes[i])) {
+    if (const auto* node = dynamic_cast<const LossNode*>(nodes[i])) {
       targets = targets.value_or(0) + node->num_targets();
     } else {
       for (const Edge& edge : nodes[i]->edges()) add(edge);

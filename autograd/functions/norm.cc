@@ -2,6 +2,9 @@
 
 #include "apogee/autograd/functions/norm.h"
 
+#include <array>
+#include <memory>
+
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/tensor/ops/nn.h"
@@ -56,29 +59,61 @@ class NormNode : public Node {
   DType grad_dtype_;
 };
 
-Tensor Norm(const Tensor& x_in, const Tensor& weight, const Tensor& bias, double eps, bool rms,
-            double weight_offset = 0) {
+// The settings of a norm other than its operands.
+struct NormSettings {
+  double eps = 0;
+  bool rms = false;
+  double weight_offset = 0;
+  bool recompute = false;
+};
+
+ops::NormResult Forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const NormSettings& settings) {
+  const DType dtype = IsWider(x, weight) ? x.dtype() : weight.dtype();
+  return ops::NormForward(x, In(dtype, weight), In(dtype, bias), settings.eps, settings.rms,
+                          settings.weight_offset);
+}
+
+// The weight and bias are saved as a node saves them: a plugin may keep them elsewhere.
+void Recompute(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
+               const NormSettings& settings) {
+  const auto saved = std::make_shared<std::array<SavedTensor, 2>>(
+      std::array{SavedTensor(weight), SavedTensor(bias)});
+  SetOrigin(y, x, [saved, settings](const Tensor& input) {
+    const BackwardContext keep{.keep_saved = true};
+    const Tensor w = (*saved)[0].Take(keep), b = (*saved)[1].Take(keep);
+    return In(w.dtype(), Forward(input, w, b, settings).y);
+  });
+}
+
+Tensor Norm(const Tensor& x_in, const Tensor& weight, const Tensor& bias,
+            const NormSettings& settings) {
   const Tensor x = x_in.Detach().Contiguous();
   const DType dtype = IsWider(x, weight) ? x.dtype() : weight.dtype();
-  const ops::NormResult forward =
-      ops::NormForward(x, In(dtype, weight), In(dtype, bias), eps, rms, weight_offset);
+  const ops::NormResult forward = Forward(x, weight, bias, settings);
   Tensor y = In(weight.dtype(), forward.y);
   if (NeedsGrad({x_in, weight, bias})) {
-    Attach(y, std::make_shared<NormNode>(x, weight, forward, rms, bias.defined(), weight_offset),
+    Attach(y,
+           std::make_shared<NormNode>(x, weight, forward, settings.rms, bias.defined(),
+                                      settings.weight_offset),
            {x_in, weight, bias});
     SetGradDType(y, dtype);
+    if (settings.recompute) Recompute(y, x, weight, bias, settings);
   }
   return y;
 }
 
 }  // namespace
 
-Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  return Norm(x, weight, bias, eps, /*rms=*/false);
+Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                 bool recompute) {
+  return Norm(x, weight, bias, {.eps = eps, .recompute = recompute});
 }
 
-Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps, double weight_offset) {
-  return Norm(x, weight, Tensor(), eps, /*rms=*/true, weight_offset);
+Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps, double weight_offset,
+               bool recompute) {
+  return Norm(x, weight, Tensor(),
+              {.eps = eps, .rms = true, .weight_offset = weight_offset, .recompute = recompute});
 }
 
 }  // namespace apogee::autograd

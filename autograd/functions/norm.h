@@ -18,11 +18,14 @@
 
 namespace apogee::autograd {
 
-// bias may be undefined.
-Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
+// bias may be undefined. With `recompute`, functions that save the result keep x, which the norm
+// keeps anyway, and compute the same bits from it in backward.
+Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                 bool recompute = false);
 // x * rstd * (weight + weight_offset). The sum is in f32 (f64 for f64): weights of 16 bits that
 // hold their difference from 1 (Gemma) lose nothing.
-Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps, double weight_offset = 0);
+Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps, double weight_offset = 0,
+               bool recompute = false);
 
 // Normalises each sample over each of `num_groups` equal groups of channels, then scales and shifts
 // channels. Throws Error unless num_groups divides C.

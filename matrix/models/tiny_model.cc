@@ -130,7 +130,7 @@ std::unique_ptr<nn::Module> TinyWorkload::MakeModel() const {
   return model;
 }
 
-std::unique_ptr<nn::Module> LmWorkload::MakeModel() const {
+std::unique_ptr<nn::Module> LmWorkload::Make(int64_t head_chunks) const {
   std::unique_ptr<nn::Module> model;
   if (kind_ == TinyKind::kGpt2) {
     model = std::make_unique<nn::Gpt2>(nn::Gpt2Config{.vocab_size = kTinyVocab,
@@ -138,7 +138,9 @@ std::unique_ptr<nn::Module> LmWorkload::MakeModel() const {
                                                       .n_embd = 16,
                                                       .n_layer = size_.num_layers,
                                                       .n_head = 4,
-                                                      .tie_word_embeddings = tied_});
+                                                      .tie_word_embeddings = tied_,
+                                                      .recompute_activations = head_chunks > 0,
+                                                      .head_chunks = head_chunks});
   } else {
     model = std::make_unique<nn::Llama>(nn::LlamaConfig{.vocab_size = kTinyVocab,
                                                         .hidden_size = 32,
@@ -147,7 +149,9 @@ std::unique_ptr<nn::Module> LmWorkload::MakeModel() const {
                                                         .num_attention_heads = 8,
                                                         .num_key_value_heads = 4,
                                                         .max_position_embeddings = 8,
-                                                        .tie_word_embeddings = tied_});
+                                                        .tie_word_embeddings = tied_,
+                                                        .recompute_activations = head_chunks > 0,
+                                                        .head_chunks = head_chunks});
   }
   FreezeKeyBiases(*model);
   return model;

@@ -75,16 +75,22 @@ class LmWorkload : public TinyWorkload {
   struct Size {
     int64_t num_layers = 2;
     int64_t tokens = kTinyTokens;
+    // Above 0: of DecoderConfig, in boosted runs, which also recompute activations.
+    int64_t head_chunks = 0;
   };
   LmWorkload(TinyKind kind, bool tied) : LmWorkload(kind, tied, Size{}) {}
   LmWorkload(TinyKind kind, bool tied, const Size& size)
       : TinyWorkload(kind), tied_(tied), size_(size) {}
-  std::unique_ptr<nn::Module> MakeModel() const override;
+  std::unique_ptr<nn::Module> MakeModel() const override { return Make(size_.head_chunks); }
+  std::unique_ptr<nn::Module> MakePlainModel() const override { return Make(0); }
+  bool has_chunks() const { return size_.head_chunks > 0; }
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
     return TinyBatch(context, range, size_.tokens);
   }
 
  private:
+  std::unique_ptr<nn::Module> Make(int64_t head_chunks) const;
+
   bool tied_;
   Size size_;
 };

@@ -7,6 +7,8 @@
 
 #include "apogee/autograd/functions/arithmetic.h"
 #include "apogee/autograd/functions/shape.h"
+#include "apogee/autograd/grad_mode.h"
+#include "apogee/nn/head_loss.h"
 #include "apogee/nn/models/transformer/block.h"
 #include "apogee/nn/models/transformer/layer_piece.h"
 #include "apogee/nn/models/transformer/path_register.h"
@@ -30,6 +32,10 @@ void Validate(const DecoderConfig& c) {
           c.num_layers);
   require(c.padding_id < c.vocab_size, "the padding token ", c.padding_id,
           " is not in a vocabulary of ", c.vocab_size);
+  require(c.head_chunks >= 0, "head_chunks must be 0 (whole logits) or more, got ", c.head_chunks);
+  require(!c.recompute || !c.block.recompute_activations,
+          "recompute computes whole layers again, so recompute_activations has no effect; set one "
+          "of the two");
   APOGEE_CHECK(problems.empty(), c.model_type, ": invalid config:", problems);
 }
 
@@ -110,7 +116,8 @@ Tensor Decoder::Embed(const Tensor& tokens) {
 Tensor Decoder::Head(const Tensor& x) {
   Tensor y = norm_ ? (*norm_)(x) : x;
   if (project_out_) y = (*project_out_)(y);
-  return (*head_)(y);
+  const bool defers = config_.head_chunks > 0 && is_training() && autograd::GradModeEnabled();
+  return defers ? HeadLoss::Defer(*head_, y, config_.head_chunks) : (*head_)(y);
 }
 
 std::vector<Piece> Decoder::MakePieces() {

@@ -54,6 +54,7 @@ DecoderConfig DecoderConfigOf(const Gpt2Config& config) {
   decoder.max_tokens = config.n_positions;
   decoder.tie_word_embeddings = config.tie_word_embeddings;
   decoder.recompute = config.recompute;
+  decoder.head_chunks = config.head_chunks;
   decoder.names.tokens = "transformer.wte";
   decoder.names.positions = "transformer.wpe";
   decoder.names.dropout = "transformer.drop";
@@ -61,6 +62,7 @@ DecoderConfig DecoderConfigOf(const Gpt2Config& config) {
   decoder.names.norm = "transformer.ln_f";
   decoder.token_ids = config.token_ids;
   BlockConfig& block = decoder.block;
+  block.recompute_activations = config.recompute_activations;
   block.hidden_size = config.n_embd;
   block.intermediate_size = 4 * config.n_embd;
   block.num_heads = block.num_kv_heads = config.n_head;

@@ -42,8 +42,10 @@ DecoderConfig DecoderConfigOf(const LlamaConfig& config) {
   decoder.max_tokens = config.max_position_embeddings;
   decoder.tie_word_embeddings = config.tie_word_embeddings;
   decoder.recompute = config.recompute;
+  decoder.head_chunks = config.head_chunks;
   decoder.token_ids = config.token_ids;
   BlockConfig& block = decoder.block;
+  block.recompute_activations = config.recompute_activations;
   block.hidden_size = config.hidden_size;
   block.intermediate_size = config.intermediate_size;
   block.num_heads = config.num_attention_heads;

@@ -31,6 +31,13 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   // Activation checkpointing: keep only each layer's input and recompute the layer in backward.
   bool recompute = false;
+  // BlockConfig::recompute_activations: a cheaper form, which keeps more. Not with recompute.
+  bool recompute_activations = false;
+  // Above 0: in training the head's product and the cross entropy are computed together, over so
+  // many chunks of tokens, and whole logits never exist. The model then returns logits that only a
+  // cross entropy and autograd::WholeLogits can read; in evaluation, and while no graph is
+  // recorded, they are computed as without it.
+  int64_t head_chunks = 0;
   // The model does not use these: they are read from config.json and written back.
   TokenIds token_ids = NoTokenIds();
 };

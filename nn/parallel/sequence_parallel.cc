@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/core/text/text.h"
 #include "apogee/nn/losses.h"
 #include "apogee/nn/parallel/all_to_all_attention.h"
@@ -106,6 +107,15 @@ SequenceParallel::SequenceParallel(Module& model, const ParallelPlan& plan, Sequ
   for (const ParameterPtr& parameter : module_->Parameters()) {
     if (!match.shards.contains(parameter.get())) partial_.insert(parameter.get());
   }
+}
+
+Tensor SequenceCut::Gather(const Tensor& x) const {
+  APOGEE_CHECK(!autograd::IsDeferred(x),
+               "head_chunks: ranks share the sequences, and the criterion given to boost is not an "
+               "nn::CrossEntropyLoss, so each rank needs the logits of all tokens, which are not "
+               "computed; give boost an nn::CrossEntropyLoss, or set head_chunks = 0");
+  const Tensor whole = GatherTokens(x.Unsealed(), part, group, factor);
+  return x.is_sealed() ? whole.Sealed(x.why_sealed()) : whole;
 }
 
 Tensor SequenceCut::Sealed(const Tensor& y) const {

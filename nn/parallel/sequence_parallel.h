@@ -54,11 +54,9 @@ struct SequenceCut {
   double factor = 1;  // of gradients inside, see SplitTokens
 
   Tensor Split(const Tensor& x) const { return SplitTokens(x, part, group, factor); }
-  // The result is sealed if x is.
-  Tensor Gather(const Tensor& x) const {
-    const Tensor whole = GatherTokens(x.Unsealed(), part, group, factor);
-    return x.is_sealed() ? whole.Sealed(x.why_sealed()) : whole;
-  }
+  // The result is sealed if x is. Throws Error for logits that are not computed
+  // (autograd::IsDeferred): their criterion must be one that KeepLogitsCut made.
+  Tensor Gather(const Tensor& x) const;
   // The same tokens, sealed: reading them throws Error, except in the loss that KeepLogitsCut
   // returns.
   Tensor Sealed(const Tensor& y) const;

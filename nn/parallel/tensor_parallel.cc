@@ -7,6 +7,7 @@
 #include "apogee/autograd/functions/activation.h"
 #include "apogee/autograd/functions/shape.h"
 #include "apogee/core/text/text.h"
+#include "apogee/nn/head_loss.h"
 #include "apogee/nn/moe/experts.h"
 #include "apogee/nn/parallel/convolution.h"
 #include "apogee/nn/parallel/functions.h"
@@ -32,7 +33,9 @@ Tensor ColumnProduct(Linear& linear, const Tensor& copy, const comm::GroupPtr& g
   const Tensor weight = autograd::ValueOf(linear.weight());
   if (linear.adapters().empty()) {
     const Tensor y = ColumnLinear(x, weight, autograd::ValueOf(linear.bias()),
-                                  {.layout = linear.layout(), .activation = linear.activation()});
+                                  {.layout = linear.layout(),
+                                   .activation = linear.activation(),
+                                   .recompute_activation = linear.recompute_activation()});
     return CapLogits(y, linear.soft_cap());
   }
   const Tensor product =
@@ -354,9 +357,17 @@ void TensorParallel::ReplaceVocabulary(Module& module) {
       LogicalShape(*linear.weight())[linear.layout() == WeightLayout::kOutIn ? 0 : 1];
   const bool may_stay_cut = &linear == output_;
   const ops::VocabPart part = PartOf(words, group);
+  linear.SetWholeLogits(words, options_.cut_sequence ? group->size() : 1);
   module.ReplaceForward(
       [&linear, group, words, part, may_stay_cut, adds = AddsUp(),
        keep = keep_logits_cut_](const Tensor& copy) {
+        if (linear.head_loss() != nullptr) {
+          const autograd::VocabSplit split{
+              .part = part,
+              .maximum = [&](const Tensor& x) { group->AllReduce(x, comm::ReduceOp::kMax); },
+              .sum = [&](const Tensor& x) { group->AllReduce(x); }};
+          return linear.head_loss()->Of(linear, copy, &split);
+        }
         const Tensor y = ColumnProduct(linear, copy, adds);
         if (may_stay_cut && *keep && linear.is_training()) {
           return y.Sealed(WhyCut(part, y.size(-1)));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apogee/autograd/documents.h"
+#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/autograd/grad_mode.h"
 #include "apogee/plugins/loss_normalizer.h"
 
@@ -203,6 +204,9 @@ void Executor::AuxiliaryLoss(Running& run, const PipelineOp& op, Slot& slot) con
 
 void Executor::Loss(Running& run, const PipelineOp& op, const Tensor& output, Slot& slot) {
   const auto micro = static_cast<size_t>(op.micro);
+  APOGEE_CHECK(!run.call.return_outputs || !autograd::IsDeferred(output),
+               "execute_pipeline: return_outputs needs the model's logits, which are not computed "
+               "in training with head_chunks; leave return_outputs out, or set head_chunks = 0");
   if (run.call.return_outputs) run.outputs[micro] = output.Detach();
   if (run.call.criterion == nullptr) return;
   LossNormalizer* const normalizer = run.call.normalizer;

@@ -50,6 +50,23 @@ Tensor Binary(BinaryOp op, const Tensor& a_in, const Tensor& b_in) {
   return out;
 }
 
+void ScaleInPlace(const Tensor& y, const Tensor& scalar_in) {
+  const Tensor scalar = Operand("scale", "the scalar", scalar_in);
+  CheckSameDType("scale", y, scalar);
+  APOGEE_CHECK(y.is_contiguous() && scalar.numel() == 1,
+               "scale: needs a contiguous tensor and one "
+               "factor, got ",
+               scalar.shape());
+  if (y.numel() == 0) return;
+  y.context()->kernels().binary(*y.context(),
+                                {.op = BinaryOp::kMul,
+                                 .dtype = y.dtype(),
+                                 .a = y.raw(),
+                                 .b = scalar.raw(),
+                                 .out = y.raw(),
+                                 .over = MakeBroadcast(y.shape(), {y.shape(), scalar.shape()})});
+}
+
 Tensor Where(const Tensor& mask_in, const Tensor& a_in, const Tensor& b_in) {
   const Tensor mask = Operand("where", "the mask", mask_in);
   const Tensor a = Operand("where", "a", a_in);

@@ -26,6 +26,9 @@ inline Tensor Add(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kA
 inline Tensor Sub(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kSub, a, b); }
 inline Tensor Mul(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kMul, a, b); }
 inline Tensor Div(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kDiv, a, b); }
+// y *= scalar, in place: y is contiguous, `scalar` has one element of y's dtype, which the device
+// reads; the host does not wait.
+void ScaleInPlace(const Tensor& y, const Tensor& scalar);
 // NaN if an operand is NaN.
 inline Tensor Maximum(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kMax, a, b); }
 inline Tensor Minimum(const Tensor& a, const Tensor& b) { return Binary(BinaryOp::kMin, a, b); }

@@ -76,6 +76,8 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
   if (options.a_trans) shape.Set(-2, m);
   const DType out_dtype = options.out_dtype.value_or(a.dtype());
   CheckFloat(out_dtype);
+  APOGEE_CHECK(options.out.defined() || !options.accumulate,
+               "matmul: accumulate adds to `out`, which is undefined");
   if (options.out.defined()) {
     APOGEE_CHECK(options.out.shape() == shape && options.out.dtype() == out_dtype &&
                      options.out.device() == a.device() && options.out.is_contiguous(),
@@ -106,7 +108,7 @@ Tensor RunMatMul(const Tensor& a_in, const Tensor& b_in, const MatMulOptions& op
                  .b_batch = k * n,
                  .c_batch = m * n,
                  .alpha = 1,
-                 .beta = 0});
+                 .beta = options.accumulate ? 1.0 : 0.0});
   return c;
 }
 

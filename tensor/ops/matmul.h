@@ -25,6 +25,8 @@ struct MatMulOptions {
   // Contiguous memory of the result's shape and dtype, which gets the result and is returned; for
   // loops that would allocate one in every turn. Undefined: a new tensor.
   Tensor out = {};
+  // Adds the result to the values of `out`, which must be given.
+  bool accumulate = false;
 };
 
 // op(a) op(b) + bias, where op transposes the last two dims if asked to. a and b are matrices, or

@@ -16,3 +16,4 @@ target_compile_definitions(autograd_op_table_test
 apogee_program(NAME op_values SRCS autograd/op_values.cc autograd/op_table.cc autograd/op_table_convolution.cc LAYERS nn
                LIBS nlohmann_json::nlohmann_json)
 apogee_test(NAME autograd_grouped_test SRCS autograd/grouped_test.cc LAYERS autograd DEVICES)
+apogee_test(NAME autograd_head_loss_test SRCS autograd/head_loss_test.cc LAYERS autograd DEVICES)

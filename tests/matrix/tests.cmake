@@ -36,6 +36,9 @@ if(TARGET apogee_command)
   # Adapters in every layout.
   add_test(NAME matrix_lora COMMAND apogee_command matrix --only "adamw/*/lora*")
   set_tests_properties(matrix_lora PROPERTIES TIMEOUT ${long_limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  # Heads in chunks, and recomputed activations, in every kind of layout.
+  add_test(NAME matrix_chunked COMMAND apogee_command matrix --only "adamw/*_chunked")
+  set_tests_properties(matrix_chunked PROPERTIES TIMEOUT ${long_limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
   # The same with processes for ranks.
   if(APOGEE_HAS_MPI)
     set(matrix ${mpirun} ${MPIEXEC_EXECUTABLE} 4 $<TARGET_FILE:apogee_command> matrix)

@@ -26,6 +26,7 @@ struct PlanFlags {
   int64_t lora_rank = 0;  // 0: the model is trained
   std::vector<std::string> lora_targets = {"all-linear"};
   std::string quantize = "none";
+  plan::ModelOptions model_options;
   plan::TrainingSetup setup;
   plan::PlanOptions options;
   // Measured rates.

@@ -55,7 +55,13 @@ absl::StatusOr<plan::TrainingSetup> SetupOf(const PlanFlags& flags) {
     APOGEE_ASSIGN_OR_RETURN(json, plan::ConfigOf(path));
   }
   APOGEE_ASSIGN_OR_RETURN(json, WithFields(json, flags));
-  APOGEE_ASSIGN_OR_RETURN(plan::TrainingSetup setup, plan::SetupOfConfig(json, path));
+  APOGEE_ASSIGN_OR_RETURN(plan::TrainingSetup setup,
+                          plan::SetupOfConfig(json, path, flags.model_options));
+  if (flags.setup.recompute && flags.model_options.recompute_activations) {
+    return InvalidArgument(
+        "--recompute computes whole layers again, so --recompute-activations has no effect; give "
+        "one of the two");
+  }
   setup.model = flags.model;
   setup.batch = flags.setup.batch;
   setup.accumulate = flags.setup.accumulate;

@@ -97,6 +97,7 @@ void TransformerBlock::AddMlp(PathRegister& paths) {
   };
   if (!c.gated_mlp) {
     options.activation = c.activation;
+    options.recompute_activation = c.recompute_activations;
     up_ = add(names.up, c.intermediate_size);
   } else if (!names.gate_up.empty()) {
     gate_up_ = add(names.gate_up, 2 * c.intermediate_size);
@@ -124,8 +125,11 @@ TransformerBlock::Norms TransformerBlock::AddNorms(PathRegister& paths,
 }
 
 std::shared_ptr<Module> MakeNorm(const BlockConfig& config, int64_t dim) {
-  if (config.norm == NormKind::kLayerNorm) return std::make_shared<LayerNorm>(dim, config.norm_eps);
-  return std::make_shared<RmsNorm>(dim, config.norm_eps, config.norm_weight_offset);
+  const bool recompute = config.recompute_activations;
+  if (config.norm == NormKind::kLayerNorm) {
+    return std::make_shared<LayerNorm>(dim, config.norm_eps, recompute);
+  }
+  return std::make_shared<RmsNorm>(dim, config.norm_eps, config.norm_weight_offset, recompute);
 }
 
 Tensor TransformerBlock::Forward(const Tensor& x) {
@@ -199,10 +203,12 @@ Tensor TransformerBlock::RunMlp(const Tensor& x) const {
   if (!config_.gated_mlp) return (*down_)((*up_)(x));
   if (gate_up_) {
     const std::vector<Tensor> halves = autograd::Split((*gate_up_)(x), 2, -1);
-    return (*down_)(autograd::Gated(config_.activation, halves[0], halves[1]));
+    return (*down_)(
+        autograd::Gated(config_.activation, halves[0], halves[1], config_.recompute_activations));
   }
   const Tensor up = (*up_)(x);
-  return (*down_)(autograd::Gated(config_.activation, (*gate_)(x), up));
+  return (*down_)(
+      autograd::Gated(config_.activation, (*gate_)(x), up, config_.recompute_activations));
 }
 
 }  // namespace apogee::nn

@@ -94,6 +94,10 @@ struct BlockConfig {
   // Of weights: kInOut for GPT-2's Conv1D.
   WeightLayout weight_layout = WeightLayout::kOutIn;
 
+  // Keep neither the results of norms nor those of activations: backward computes the same bits
+  // again from tensors that are kept anyway.
+  bool recompute_activations = false;
+
   // At the end of both branches. With has_dropout the block has the layer, even of probability 0.
   bool has_dropout = false;
   double dropout = 0;
