@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/autograd/functions/loss_node.h"
+#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/autograd/saved_tensor.h"
 #include "apogee/tensor/ops/nn.h"
 

@@ -74,7 +74,7 @@ ops::NormResult Forward(const Tensor& x, const Tensor& weight, const Tensor& bia
                           settings.weight_offset);
 }
 
-// The weight and bias are saved as a node saves them: a plugin may keep them elsewhere.
+// The weight and bias are saved as a node saves them: they may be kept elsewhere.
 void Recompute(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
                const NormSettings& settings) {
   const auto saved = std::make_shared<std::array<SavedTensor, 2>>(

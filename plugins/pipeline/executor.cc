@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "apogee/autograd/documents.h"
-#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/autograd/grad_mode.h"
+#include "apogee/autograd/head/deferred_logits.h"
 #include "apogee/plugins/loss_normalizer.h"
 
 namespace apogee::pipeline {
