@@ -52,7 +52,7 @@ python3 scripts/site/headers.py "$ROOT" "$work"
 rm -rf "$work/api"
 doxygen -l "$work/layout.default.xml"
 doxygen -w html "$work/api_header.default.html" "$work/api_footer.html" "$work/api_default.css" >/dev/null 2>&1
-python3 scripts/site/doxygen_layout.py "$work"
+python3 scripts/site/api.py before "$work"
 doxygen scripts/site/Doxyfile
 
 phase "pages"
@@ -67,7 +67,7 @@ fi
 phase "site"
 # What MkDocs says of links into api is no news: it is copied below, and check_site.py knows it.
 mkdocs build --quiet
-cp -r "$work/api" build/site/api
+python3 scripts/site/api.py after "$work" build/site
 
 phase "checks"
 python3 scripts/check_site.py build/site

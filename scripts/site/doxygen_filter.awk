@@ -3,7 +3,8 @@
 #
 #   awk -f scripts/site/doxygen_filter.awk optim/optimizer.h
 #
-#   the first block of the file       becomes the documentation of the file
+#   the first block of the file       becomes the documentation of the file, and if it begins with `Name:` and the class of
+#                                     that name has no comment, of that class, too
 #   a block right above a declaration becomes its documentation
 #   a comment behind a declaration    becomes its documentation, with the lines below that go on with it
 #   indented lines of such comments   become code, as C++ if they look like it
@@ -72,6 +73,10 @@ END {
       for (last = i; last < NR && line[last + 1] ~ /^ *\/\// && indent_of(line[last + 1]) == pad; last++) {}
       if (!seen_file) {
         seen_file = 1
+        purpose = body(line[i])
+        if (purpose ~ /^ [A-Z][A-Za-z0-9]*:/) { sub(/^ /, "", purpose); sub(/:.*/, "", purpose) } else purpose = ""
+        purpose_first = i
+        purpose_last = last
         document(i, last, "@file")
       } else if (last < NR && declares(line[last + 1])) {
         document(i, last, "")
@@ -82,6 +87,10 @@ END {
       continue
     }
     if (line[i] ~ /^#/) seen_file = 1
+    if (purpose != "" && line[i] ~ "^(class|struct) " purpose "( |$)" && declares(line[i]) && line[i - 1] ~ /^ *$/) {
+      document(purpose_first, purpose_last, "")
+      purpose = ""
+    }
     # A comment behind code that ends a field, an enumerator, a parameter or a declaration.
     if (match(line[i], /[;,A-Za-z0-9_})]  ?\/\/ /) && declares(line[i])) {
       column = index(substr(line[i], RSTART), "//") + RSTART - 1

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our pages are Markdown as GitHub reads it. Python-Markdown, which MkDocs uses, differs; this module bridges that:
 
-    to_python_markdown(text, link)    `link`: a function from the target of each link to the one to write
+    to_python_markdown(text, link, code)
+        link(label, target): the label and the target to write for those of a link
+        code(text): what to write for a code span outside links, with its backticks
 
 Headings get the anchors of GitHub. Lists get their blank line and four blanks per level. `\\|` in the code of a table
 becomes `|`. HTML comments go. Code blocks stay as they are, but for their indentation within lists.
@@ -10,7 +12,7 @@ import re
 
 FENCE = re.compile(r"^( *)(```+|~~~+)")
 ITEM = re.compile(r"^( *)([-*+]|\d+[.)])( +)(?=\S)")
-LINK = re.compile(r"(!?\[(?:[^\[\]`]|`[^`]*`|\[[^\]]*\])*\]\()([^()\s]*)((?:\s+\"[^\"]*\")?\))")
+LINK = re.compile(r"(!?\[)((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]*)((?:\s+\"[^\"]*\")?\))")
 ATTRIBUTE = re.compile(r"""\b(src|href|srcset)="([^"]*)\"""")
 
 
@@ -51,18 +53,26 @@ def blocks(lines):
         yield ("code" if indented else "text"), line
 
 
-def rewrite_links(text, link):
-    """Applies `link` to the targets in a paragraph, but not within backticks."""
-    code = []
+def rewrite_links(text, link, code):
+    """Applies `link` and `code` to a paragraph."""
+    spans = []
 
     def hide(match):
-        code.append(match.group(0))
-        return f"\0{len(code) - 1}\0"
+        spans.append(match.group(0))
+        return f"\0{len(spans) - 1}\0"
+
+    def show(hidden, change=lambda span: span):
+        return re.sub("\0(\\d+)\0", lambda match: change(spans[int(match.group(1))]), hidden)
+
+    def write(match):
+        label, target = link(show(match.group(2)), match.group(3))
+        spans.append(f"{match.group(1)}{label}]({target}{match.group(4)}")
+        return f"\0{len(spans) - 1}\0"
 
     text = re.sub(r"(`+)(?:(?!\1).|\n)+?\1", hide, text)
-    text = LINK.sub(lambda match: match.group(1) + link(match.group(2)) + match.group(3), text)
-    text = ATTRIBUTE.sub(lambda match: f'{match.group(1)}="{link(match.group(2))}"', text)
-    return re.sub("\0(\\d+)\0", lambda match: code[int(match.group(1))], text)
+    text = LINK.sub(write, text)
+    text = ATTRIBUTE.sub(lambda match: f'{match.group(1)}="{link("", match.group(2))[1]}"', text)
+    return show(text, lambda span: code(span) if span.startswith("`") else span)
 
 
 def reindent(lines):
@@ -95,7 +105,7 @@ def reindent(lines):
     return out
 
 
-def to_python_markdown(text, link):
+def to_python_markdown(text, link, code):
     text = re.sub(r"^<!--.*?-->\n", "", text, flags=re.M | re.S)
     out = []
     seen = {}
@@ -103,7 +113,7 @@ def to_python_markdown(text, link):
 
     def end_paragraph():
         if paragraph:
-            out.extend(rewrite_links("\n".join(paragraph), link).split("\n"))
+            out.extend(rewrite_links("\n".join(paragraph), link, code).split("\n"))
             paragraph.clear()
 
     for kind, line in blocks(reindent(text.split("\n"))):
@@ -117,13 +127,12 @@ def to_python_markdown(text, link):
             number = seen.get(name, 0)
             seen[name] = number + 1
             name += f"-{number}" if number else ""
-            out += ["", f"{heading.group(1)} {rewrite_links(heading.group(2), link)} {{: #{name} }}", ""]
+            out += ["", f"{heading.group(1)} {rewrite_links(heading.group(2), link, lambda span: span)} {{: #{name} }}", ""]
         elif line.startswith("|"):
             end_paragraph()
             if out and out[-1].strip() and not out[-1].startswith("|"):
                 out.append("")
-            row = re.sub(r"`[^`]*`", lambda match: match.group(0).replace("\\|", "|"), line)
-            out.append(rewrite_links(row, link))
+            out.append(rewrite_links(line, link, lambda span: code(span.replace("\\|", "|"))))
         else:
             paragraph.append(line)
             if not line.strip():

@@ -8,8 +8,10 @@ README.md, the documents, and every file of the repository that they link to. Pa
 header becomes one to its page in the reference (WORK/api.tag says which), a link to another source one to a page with its
 text, a link to a folder one to its README.md or to a page with its files. Ends with 1 if a link leads nowhere.
 """
+import functools
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +74,17 @@ class Site:
         self.want(target)
         return target if at.suffix == ".md" or at.suffix in MEDIA else f"{target}.md"
 
+    def labelled(self, page, label, target):
+        """A link of a page as the site has it. A label that is a document's file name becomes words."""
+        if re.fullmatch(r"[\w/.-]+\.md", label):
+            label = pathlib.PurePath(label).stem.replace("_", " ")
+        return label, self.link(page, target)
+
+    def code(self, page, span):
+        """A code span that is the path of a public header leads to its page in the reference."""
+        header = span.strip("`")
+        return f"[{span}]({self.link(page, os.path.relpath(header, os.path.dirname(page) or '.'))})" if header in self.api else span
+
     def link(self, page, target):
         path, _, anchor = target.partition("#")
         if not path or ":" in path:
@@ -93,8 +106,8 @@ class Site:
             rows = [f"- [{name.removeprefix(path)}]({self.link(path + 'index.md', name.removeprefix(path))})" for name in names]
             self.write(path + "index.md", f"# {path}\n\nThe files of this folder.\n\n" + "\n".join(rows) + "\n")
         elif source.suffix == ".md":
-            text = source.read_text()
-            self.write(path, github_markdown.to_python_markdown(text, lambda target: self.link(path, target)))
+            text = github_markdown.to_python_markdown(source.read_text(), functools.partial(self.labelled, path), functools.partial(self.code, path))
+            self.write(path, text)
         elif source.suffix in MEDIA:
             (self.pages / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, self.pages / path)
