@@ -3,16 +3,18 @@
 """Doxygen's pages, before and after:
 
     api.py before WORK          layout.default.xml and api_header.default.html in WORK become layout.xml and api_header.html
-    api.py after WORK SITE      copies WORK/api to SITE/api
+    api.py after WORK SITE      copies WORK/api to SITE/api; the search of the site finds the classes
 
 The description of a class and of a file comes first, before the list of members: our headers begin with what a reader
 should know. The header leads back to the site, and has its light or dark colours. Doxygen's page for nothing, index.html,
 leads to the list of headers. Links to sections that Doxygen left out are dropped.
 """
+import json
 import pathlib
 import re
 import shutil
 import sys
+import xml.etree.ElementTree
 
 SCRIPT = """<script type="text/javascript">
   // The choice that the pages of the site keep; else that of the system.
@@ -47,7 +49,18 @@ def before(work):
     (work / "api_header.html").write_text(header.replace('<div id="projectname">$projectname', f'<div id="projectname">{back}'))
 
 
+def add_to_search(work, site):
+    index = site / "search" / "search_index.json"
+    content = json.loads(index.read_text())
+    for compound in xml.etree.ElementTree.parse(work / "api.tag").getroot().iter("compound"):
+        if compound.get("kind") in ("class", "struct"):
+            content["docs"].append({"location": f"api/{compound.findtext('filename')}", "title": compound.findtext("name"),
+                                    "text": f"{compound.findtext('name').split('::')[-1]}: {compound.get('kind')} in the API"})
+    index.write_text(json.dumps(content))
+
+
 def after(work, site):
+    add_to_search(work, site)
     shutil.copytree(work / "api", site / "api", dirs_exist_ok=True)
     for page in (site / "api").glob("*.html"):
         text = page.read_text()

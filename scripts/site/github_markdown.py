@@ -44,11 +44,12 @@ def blocks(lines):
             blank = True
             yield ("code" if indented else "text"), line
             continue
-        if ITEM.match(line) and not indented:
+        item = ITEM.match(line) and (in_list or not line.startswith("    "))
+        if item and not indented:
             in_list = True
         elif blank and not line.startswith(" "):
             in_list = False
-        indented = (blank or indented) and line.startswith("      " if in_list else "    ") and not ITEM.match(line)
+        indented = (blank or indented) and line.startswith("      " if in_list else "    ") and not item
         blank = False
         yield ("code" if indented else "text"), line
 

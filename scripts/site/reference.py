@@ -51,7 +51,8 @@ def parse_help(text):
             column = len(line) if following.startswith(" " * COLUMN) else COLUMN
             groups[-1][1].append([line[:column].strip(), line[column:].strip()])
         elif line.startswith(" " * COLUMN):
-            groups[-1][1][-1][1] += f" {line.strip()}"
+            entry = groups[-1][1][-1]
+            entry[1] = f"{entry[1]} {line.strip()}".strip()
         elif line.strip():
             after.append(line)
     return before, groups, after
