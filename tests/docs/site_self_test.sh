@@ -165,10 +165,10 @@ fi
 # --- Flags.
 
 help="$(printf 'Does it\nUsage: x/prog [OPTIONS]\n\nOptions:\n  -h,--help                   Help\n  --short INT=1               Of | one\n  -l,--long TEXT:{a,b} REQUIRED\n%30sOf two\n\nEnds with 0\n' '')"
-same "flags" $'### prog\n\nDoes it\n\n    prog [OPTIONS]\n\n**Options**\n\n| | |\n| --- | --- |\n| `--short INT=1` | Of \\| one |\n| `-l,--long TEXT:{a,b} REQUIRED` | Of two |\n\nEnds with 0\n' \
+same "flags" $'### prog\n\nDoes it\n\n    prog [OPTIONS]\n\n**Options**\n\n| | |\n| --- | --- |\n| `--short INT=1` | Of \\| one |\n| `-l,--long TEXT:{a,b} REQUIRED` | Of two |\n\nEnds with 0' \
   "$(PYTHONPATH="$root/scripts/site" python3 -c '
 import sys, reference
-print("\n".join(reference.flags_section("prog", sys.argv[1], 3)))' "$help"; echo)"
+print("\n".join(reference.flags_section("prog", sys.argv[1], 3)))' "$help")"
 
 # --- All of it, but for Doxygen.
 
