@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """What MkDocs calls while it builds the site (mkdocs.yml)."""
-import fnmatch
 import pathlib
 import re
 
+from mkdocs.exceptions import ConfigurationError
+
 
 def existing(entries, pages):
-    """The entries of a nav whose pages exist; a pattern becomes the pages that match it, in order of their names."""
+    """The entries of a nav whose pages exist; these are taken from the set `pages`."""
     kept = []
     for entry in entries:
-        title, value = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
+        title, value = next(iter(entry.items()))
         if isinstance(value, list):
             inside = existing(value, pages)
             kept += [{title: inside}] if inside else []
-        elif title:
-            kept += [entry] if value in pages else []
-        else:
-            kept += fnmatch.filter(pages, value)
+        elif value in pages:
+            pages.remove(value)
+            kept.append(entry)
     return kept
 
 
 def on_config(config):
     folder = pathlib.Path(config["docs_dir"])
-    config["nav"] = existing(config["nav"], sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md")))
+    pages = {path.relative_to(folder).as_posix() for path in folder.rglob("*.md")}
+    config["nav"] = existing(config["nav"], pages)
+    missing = sorted(page for page in pages if re.match(r"(docs|reference)/.*(?<!\.\w\w)\.md", page))
+    if missing:
+        raise ConfigurationError(f"the nav of mkdocs.yml lacks {', '.join(missing)}")
     return config
 
 

@@ -177,8 +177,8 @@ mkdir -p "$tree/docs/tutorials" "$tree/core" "$tree/scripts/site"
 cp "$root/mkdocs.yml" "$tree"
 cp "$root"/scripts/site/hooks.py "$tree/scripts/site"
 printf '# Home\n\nSlurm, OOM, hang: [a](docs/zero.md#a-b) [core](core/) [source](core/a.cc)\n' >"$tree/README.md"
-printf '# ZeRO\n\n## A *b*\n\nGradient accumulation, [home](../README.md), [source](../core/a.cc), [`b`](tutorials/b.md)\n' >"$tree/docs/zero.md"
-printf '# B\n' >"$tree/docs/tutorials/b.md"
+printf '# ZeRO\n\n## A *b*\n\nGradient accumulation, [home](../README.md), [source](../core/a.cc), [`b`](tutorials/fine_tune.md)\n' >"$tree/docs/zero.md"
+printf '# B\n' >"$tree/docs/tutorials/fine_tune.md"
 printf '// A [link](nowhere.md)\nint a;\n' >"$tree/core/a.cc"
 build_tree() {
   git -C "$tree" init -q && git -C "$tree" add -A &&
@@ -186,7 +186,9 @@ build_tree() {
     python3 "$root/scripts/check_site.py" "$tree/build/site"
 }
 expect pass "a small site" build_tree
-same "its tutorials" 1 "$(grep -c '>Tutorials<\|Tutorials$' "$tree/build/site/docs/tutorials/b.html" | sed 's/[1-9].*/1/')"
+same "its tutorials" 1 "$(grep -c '>Tutorials<\|Tutorials$' "$tree/build/site/docs/tutorials/fine_tune.html" | sed 's/[1-9].*/1/')"
+printf '# New\n' >"$tree/docs/new.md"
+expect fail "a page that the nav lacks" build_tree
 printf '[a](nowhere.md)\n' >>"$tree/README.md"
 expect fail "a link of a document to nowhere" python3 "$root/scripts/site/pages.py" "$tree" "$tree/build/docs"
 
