@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the HTML of a site: every link, picture, style and script leads to a file of the site, and every anchor exists.
+"""Checks the HTML of a site: each link, picture, style and script leads to a file of it, and each anchor exists.
 
     check_site.py SITE [--external]
 
 Links out of the site are counted; --external prints them. Nothing is fetched, but a style, script, font or picture
-that a page would fetch from elsewhere is an error. Also, the index of the search must have the words of WORDS, which users
-look for first. Prints one line per finding, and exits with 1 if there is any.
+that a page would fetch from elsewhere is an error. Also, the index of the search must have the words of WORDS,
+which users look for first. Prints one line per finding, and exits with 1 if there is any.
 """
 import html
 import json
@@ -84,7 +84,8 @@ def main():
     if "--external" in sys.argv[2:]:
         print("\n".join(f"{link}  ({name})" for link, name in sorted(external.items())))
     print("\n".join(findings), end="\n" if findings else "")
-    print(f"check_site: {num_pages} pages, {num_links} links within the site, {len(external)} to elsewhere, {len(findings)} wrong")
+    print(f"check_site: {num_pages} pages, {num_links} links within the site, {len(external)} to elsewhere, "
+          f"{len(findings)} wrong")
     return 1 if findings else 0
 
 

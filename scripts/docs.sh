@@ -6,9 +6,9 @@
 #   scripts/docs.sh [--build BUILD_DIR]
 #   python3 -m http.server --directory build/site     # search works over http only
 #
-# The site has every page of docs/, the READMEs, and a reference: the public headers (Doxygen), and with the programs of a
-# build folder the options of optimizers and the flags of programs, as these print them. The default for --build is
-# build/release or else build/test; without one these pages are left out.
+# The site has every page of docs/, the READMEs, and a reference: the public headers (Doxygen), and with the
+# programs of a build folder the options of optimizers and the flags of programs, as these print them. The default
+# for --build is build/release or else build/test; without one these pages are left out.
 #
 # Checks that all links and anchors of the site resolve and that prose has short sentences (check_site.py,
 # sentence_lengths.py). mkdocs.yml has the order of the pages; scripts/site/ has the parts.

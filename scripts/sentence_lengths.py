@@ -4,9 +4,9 @@
 
     sentence_lengths.py [FILE...]     default: README.md, CONTRIBUTING.md, docs/ and the READMEs of examples
 
-Prints, for each page, its average words per sentence, its longest sentence and its words. Tables, code, headings and list items
-that are no sentences (terms, links) do not count. Code within a sentence is one word. Exits with 1 if a page has more
-than 25 words per sentence on average; reports pages of more than 1,200 words.
+Prints, for each page, its average words per sentence, its longest sentence and its words. Tables, code, headings
+and list items that are no sentences (terms, links) do not count. Code within a sentence is one word. Exits with 1
+if a page has more than 25 words per sentence on average; reports pages of more than 1,200 words.
 """
 import pathlib
 import re
@@ -90,7 +90,8 @@ def main():
         if num_words > MAX_WORDS:
             long_pages.append(f"{page}: {num_words} words beside tables and code; split it if it has two subjects")
     print("\n".join(long_pages + wrong))
-    print(f"sentence_lengths: {len(wrong)} pages with long sentences, {len(long_pages)} with more than {MAX_WORDS} words")
+    print(f"sentence_lengths: {len(wrong)} pages with long sentences, {len(long_pages)} with more than {MAX_WORDS} "
+          "words")
     return 1 if wrong else 0
 
 

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Doxygen's pages, before and after:
 
-    api.py before WORK          layout.default.xml and api_header.default.html in WORK become layout.xml and api_header.html
+    api.py before WORK          makes WORK/layout.xml and api_header.html of layout.default.xml and
+                                api_header.default.html
     api.py after WORK SITE      copies WORK/api to SITE/api; the search of the site finds the classes
 
-The description of a class and of a file comes first, before the list of members: our headers begin with what a reader
-should know. The header leads back to the site, and has its light or dark colours. Doxygen's page for nothing, index.html,
-leads to the list of headers. Links to sections that Doxygen left out are dropped.
+The description of a class and of a file comes first, before the list of members: our headers begin with what a
+reader should know. The header leads back to the site, and has its light or dark colours. Doxygen's first page, which
+is empty, leads to the list of headers. Links to sections that Doxygen left out are dropped.
 """
 import json
 import pathlib
@@ -46,7 +47,8 @@ def before(work):
     (work / "layout.xml").write_text(layout)
     header = (work / "api_header.default.html").read_text().replace("</head>", SCRIPT + "</head>", 1)
     back = '<a href="$relpath^../reference/api.html">$projectname</a>'
-    (work / "api_header.html").write_text(header.replace('<div id="projectname">$projectname', f'<div id="projectname">{back}'))
+    header = header.replace('<div id="projectname">$projectname', f'<div id="projectname">{back}')
+    (work / "api_header.html").write_text(header)
 
 
 def add_to_search(work, site):
@@ -54,8 +56,9 @@ def add_to_search(work, site):
     content = json.loads(index.read_text())
     for compound in xml.etree.ElementTree.parse(work / "api.tag").getroot().iter("compound"):
         if compound.get("kind") in ("class", "struct"):
-            content["docs"].append({"location": f"api/{compound.findtext('filename')}", "title": compound.findtext("name"),
-                                    "text": f"{compound.findtext('name').split('::')[-1]}: {compound.get('kind')} in the API"})
+            name = compound.findtext("name")
+            text = f"{name.split('::')[-1]}: {compound.get('kind')} in the API"
+            content["docs"].append({"location": f"api/{compound.findtext('filename')}", "title": name, "text": text})
     index.write_text(json.dumps(content))
 
 

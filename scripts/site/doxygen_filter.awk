@@ -3,8 +3,8 @@
 #
 #   awk -f scripts/site/doxygen_filter.awk optim/optimizer.h
 #
-#   the first block of the file       becomes the documentation of the file, and if it begins with `Name:` and the class of
-#                                     that name has no comment, of that class, too
+#   the first block of the file       becomes the documentation of the file, and if it begins with `Name:` and the
+#                                     class of that name has no comment, of that class, too
 #   a block right above a declaration becomes its documentation
 #   a comment behind a declaration    becomes its documentation, with the lines below that go on with it
 #   indented lines of such comments   become code, as C++ if they look like it
@@ -43,8 +43,10 @@ function document(first, last, command,    i, j, text, pad, in_item, cpp, empty)
     text = body(line[i])
     if (text ~ /^   / && !in_item) {
       cpp = 0
-      for (j = i; j <= last && (body(line[j]) ~ /^   / || (body(line[j]) == "" && j < last && body(line[j + 1]) ~ /^   /)); j++)
+      for (j = i; j <= last; j++) {
+        if (body(line[j]) !~ /^   / && !(body(line[j]) == "" && j < last && body(line[j + 1]) ~ /^   /)) break
         if (body(line[j]) ~ /[;{}]|\/\/|#include/) cpp = 1
+      }
       print pad "/// " (cpp ? "@code{.cpp}" : "@code{.unparsed}")
       for (; i < j; i++) print pad "///" substr(body(line[i]), 3)
       print pad "/// @endcode"

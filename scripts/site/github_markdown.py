@@ -23,7 +23,7 @@ def slug(heading):
 
 
 def blocks(lines):
-    """Yields (kind, line): kind is 'code' for the lines of fences and of indented blocks, with the fences; else 'text'."""
+    """Yields (kind, line): kind is 'code' for the lines of indented blocks and of fences, with these; else 'text'."""
     fence = None
     indented = False
     blank = True
@@ -80,6 +80,7 @@ def reindent(lines):
     """Lists with four blanks per level, and a blank line before each list."""
     out = []
     levels = []  # (indentation of the marker, of the text behind it) of the open items
+    was_in_list = False
     for kind, line in blocks(lines):
         if not line.strip():
             out.append(line)
@@ -90,7 +91,7 @@ def reindent(lines):
         if match:
             while levels and indent < levels[-1][1]:
                 levels.pop()
-            if not after_blank and not levels and not out[-1].lstrip().startswith(("-", "*", "+")) and not was_in_list:
+            if not after_blank and not levels and not was_in_list:
                 out.append("")
             out.append("    " * len(levels) + line.lstrip(" "))
             levels.append((indent, match.end()))
@@ -128,7 +129,8 @@ def to_python_markdown(text, link, code):
             number = seen.get(name, 0)
             seen[name] = number + 1
             name += f"-{number}" if number else ""
-            out += ["", f"{heading.group(1)} {rewrite_links(heading.group(2), link, lambda span: span)} {{: #{name} }}", ""]
+            words = rewrite_links(heading.group(2), link, lambda span: span)
+            out += ["", f"{heading.group(1)} {words} {{: #{name} }}", ""]
         elif line.startswith("|"):
             end_paragraph()
             if out and out[-1].strip() and not out[-1].startswith("|"):

@@ -4,24 +4,24 @@
 
     pages.py ROOT WORK
 
-README.md, the documents, and every file of the repository that they link to. Pages keep their paths. A link to a public
-header becomes one to its page in the reference (WORK/api.tag says which), a link to another source one to a page with its
-text, a link to a folder one to its README.md or to a page with its files. Ends with 1 if a link leads nowhere.
+README.md, the documents, and every file of the repository that they link to. Pages keep their paths. A link to a
+public header becomes one to its page in the reference (WORK/api.tag says which), a link to another source one to a
+page with its text, a link to a folder one to its README.md or to a page with its files. Ends with 1 if a link leads
+nowhere.
 """
 import functools
 import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree
 
 import github_markdown
 import headers
 
-LANGUAGES = {".cc": "cpp", ".h": "cpp", ".cu": "cuda", ".cuh": "cuda", ".sh": "bash", ".py": "python", ".cmake": "cmake",
-             ".json": "json", ".awk": "awk"}
+LANGUAGES = {".cc": "cpp", ".h": "cpp", ".cu": "cuda", ".cuh": "cuda", ".sh": "bash", ".py": "python",
+             ".cmake": "cmake", ".json": "json", ".awk": "awk"}
 MEDIA = {".svg", ".png", ".jpg", ".gif"}
 
 
@@ -83,7 +83,9 @@ class Site:
     def code(self, page, span):
         """A code span that is the path of a public header leads to its page in the reference."""
         header = span.strip("`")
-        return f"[{span}]({self.link(page, os.path.relpath(header, os.path.dirname(page) or '.'))})" if header in self.api else span
+        if header not in self.api:
+            return span
+        return f"[{span}]({self.link(page, os.path.relpath(header, os.path.dirname(page) or '.'))})"
 
     def link(self, page, target):
         path, _, anchor = target.partition("#")
@@ -101,13 +103,12 @@ class Site:
     def stage(self, path):
         source = self.root / path
         if path.endswith("/"):
-            listed = subprocess.run(["git", "-C", self.root, "ls-files", path], capture_output=True, text=True, check=True)
-            names = listed.stdout.split() or [str(file.relative_to(self.root)) for file in sorted(source.rglob("*")) if file.is_file()]
-            rows = [f"- [{name.removeprefix(path)}]({self.link(path + 'index.md', name.removeprefix(path))})" for name in names]
+            names = sorted(file.relative_to(source).as_posix() for file in source.rglob("*") if file.is_file())
+            rows = [f"- [{name}]({self.link(path + 'index.md', name)})" for name in names if "__pycache__" not in name]
             self.write(path + "index.md", f"# {path}\n\nThe files of this folder.\n\n" + "\n".join(rows) + "\n")
         elif source.suffix == ".md":
-            text = github_markdown.to_python_markdown(source.read_text(), functools.partial(self.labelled, path), functools.partial(self.code, path))
-            self.write(path, text)
+            link, code = functools.partial(self.labelled, path), functools.partial(self.code, path)
+            self.write(path, github_markdown.to_python_markdown(source.read_text(), link, code))
         elif source.suffix in MEDIA:
             (self.pages / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, self.pages / path)

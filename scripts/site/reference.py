@@ -4,8 +4,9 @@
 
     reference.py ROOT WORK [BUILD_DIR]
 
-api.md lists the public headers. With a build folder options.md has the options of every optimizer, as `apogee options` prints them,
-commands.md the flags of every subcommand and examples.md those of every example, as --help prints them.
+api.md lists the public headers. With a build folder options.md has the options of every optimizer, as
+`apogee options` prints them, commands.md the flags of every subcommand and examples.md those of every example, as
+--help prints them.
 """
 import concurrent.futures
 import pathlib
@@ -21,9 +22,10 @@ GENERATED = "This page is generated: it has what `{}` prints.\n"
 
 
 def output(*command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     if done.returncode != 0 or not done.stdout.strip():
-        raise SystemExit(f"reference: {' '.join(map(str, command))} ended with {done.returncode}: {done.stderr.strip()}")
+        raise SystemExit(f"reference: {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -81,7 +83,8 @@ def write_options(apogee, target):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(lambda name: output(apogee, "options", name), names))
     lines = ["# Options of optimizers", "", GENERATED.format("apogee options NAME"),
-             "`optim::OptimizerRegistry` takes these names and options, and so does `--optimizer NAME` of the examples.", ""]
+             "`optim::OptimizerRegistry` takes these names and options; `--optimizer NAME` of the examples takes the",
+             "names.", ""]
     for name, text in zip(names, texts):
         lines += [f"## {name} {{: #{name} }}", "", "| option | default | meaning |", "| --- | --- | --- |"]
         for row in text.splitlines():
