@@ -19,17 +19,18 @@ tidy=(clang-tidy-14)
 fuzz=(clang-14 libclang-rt-14-dev)
 strace=(strace)
 network=(iproute2)
+docs=(mkdocs mkdocs-material doxygen)  # the site
 cuda=(libboost-context-dev)  # the GPU in software; nvcc is NVIDIA's own package
 
 wanted=()
 for group in "${@:-quickstart}"; do
   case "$group" in
-    quickstart | test | bench | mpi | tidy | fuzz | strace | network | cuda)
+    quickstart | test | bench | mpi | tidy | fuzz | strace | network | docs | cuda)
       declare -n packages="$group"
       wanted+=("${packages[@]}")
       ;;
     *)
-      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz strace network cuda" >&2
+      echo "install_deps: unknown group '$group'; known: quickstart test bench mpi tidy fuzz strace network docs cuda" >&2
       exit 2
       ;;
   esac

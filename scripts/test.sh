@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs every check that a change must pass: dependencies, build, tests (including the layering), installation
-# and a consumer project, format, some of the fuzzing. Works from any folder, on a fresh clone, without a terminal.
+# and a consumer project, format, the site, some of the fuzzing. Works from any folder, on a fresh clone, without a terminal.
 #
 #   scripts/test.sh [--all]
 #
@@ -107,6 +107,13 @@ run_tests test
 unset APOGEE_PROCESS_SHARD
 check "install and consumer" scripts/check_install.sh
 check "format" scripts/format.sh --check
+# The site's packages are large and no part of the library, so a machine that cannot have them skips it.
+if scripts/install_deps.sh docs; then
+  check "site" scripts/docs.sh --build build/test
+else
+  echo "[  SKIPPED ] the site: mkdocs, mkdocs-material and doxygen are not installable"
+  skipped=$((skipped + 1))
+fi
 mapfile -t every < <(((all)) && echo --all)
 check "sources by themselves" scripts/check_sources.sh "${every[@]}"
 if [[ "$cuda" == EMULATED ]]; then
