@@ -74,7 +74,7 @@ ops::NormResult Forward(const Tensor& x, const Tensor& weight, const Tensor& bia
                           settings.weight_offset);
 }
 
-// The weight and bias are saved as a node saves them: they may be kept elsewhere.
+// The weight and bias are saved as a node saves them: their storage may change.
 void Recompute(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias,
                const NormSettings& settings) {
   const auto saved = std::make_shared<std::array<SavedTensor, 2>>(

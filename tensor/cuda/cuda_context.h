@@ -30,9 +30,10 @@ struct CudaOptions {
   // Let matrix products of f32 round their operands to TF32 (10 bits of mantissa). This is several
   // times as fast on tensor cores, but no longer f32. Other dtypes are not affected.
   bool allow_tf32 = false;
-  // Let cuBLASLt compute the tanh GELU of a linear layer in bf16 when it stores the product. On an
-  // H200 its results were up to 0.88 units in the last place off, 0.5 is nearest. false: a kernel
-  // computes it from the sums in f32, which take 4 bytes per element for the time of the call.
+  // Let cuBLASLt compute the tanh GELU of a linear layer in bf16 when it stores the product: of the
+  // f32 sums, not of the rounded product that is kept for backward, and on an H200 up to 0.88 units
+  // in the last place off (0.5 is nearest). So recomputed activations then differ from those of
+  // forward. false: a kernel computes it from what is kept, as for every other dtype and device.
   bool allow_fast_gelu = false;
 };
 

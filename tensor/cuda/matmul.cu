@@ -140,32 +140,6 @@ void MatMul(const DeviceContext& context, const MatMulArgs& args) {
   MatMulPadded(context, args, slow, [&](const MatMulArgs& part) { MatMulOf<C>(context, part); });
 }
 
-// The GELU of the sums before they are rounded, as cuBLASLt's epilogue.
-void MatMulGelu(const DeviceContext& context, const MatMulActivationArgs& args) {
-  const StreamContext& gpu = StreamContext::Of(context);
-  const MatMulArgs& product = args.product;
-  const bool takes_bias = product.bias == nullptr || CublasHandle::TakesBias(product);
-  if (gpu.allow_fast_gelu() && product.k > 0 && takes_bias && gpu.cublas().TryGelu(gpu, args)) {
-    return;
-  }
-  const Sums<float> sums(context, product);
-  MatMulArgs wide = product;
-  sums.Receive(wide);
-  MatMul<float>(context, wide);
-  const float* const from = sums.data();
-  const int64_t n = product.n, ld = sums.ld();
-  BFloat16* const pre = static_cast<BFloat16*>(product.c);
-  BFloat16* const y = static_cast<BFloat16*>(args.y);
-  const int64_t all = product.batch * product.m * n;
-  const WideDivisor by_n(n, all);
-  ForEach(context, all, [=] __device__(int64_t i) {
-    const int64_t row = by_n.Divide(i);
-    const float sum = from[row * ld + i - row * n];
-    pre[i] = Cast<BFloat16>(sum);
-    y[i] = Cast<BFloat16>(GeluTanh::Forward(sum));
-  });
-}
-
 }  // namespace
 
 void matmul(const DeviceContext& context, const MatMulArgs& args) {
@@ -186,10 +160,12 @@ void matmul_group(const DeviceContext& context, const MatMulGroupArgs& args) {
 void matmul_activation(const DeviceContext& context, const MatMulActivationArgs& args) {
   const MatMulArgs& product = args.product;
   if (product.batch == 0 || product.m == 0 || product.n == 0) return;
-  // f16 takes our own GELU: the fast tanh of cuBLASLt is not more precise than f16 itself.
-  if (args.activation == Activation::kGeluTanh && product.dtype == DType::kBF16 &&
-      product.c_dtype == DType::kBF16) {
-    return MatMulGelu(context, args);
+  const StreamContext& gpu = StreamContext::Of(context);
+  const bool takes_bias = product.bias == nullptr || CublasHandle::TakesBias(product);
+  if (gpu.allow_fast_gelu() && args.activation == Activation::kGeluTanh && takes_bias &&
+      product.k > 0 && product.dtype == DType::kBF16 && product.c_dtype == DType::kBF16 &&
+      gpu.cublas().TryGelu(gpu, args)) {
+    return;
   }
   matmul(context, product);
   activation_forward(context, {.kind = args.activation,

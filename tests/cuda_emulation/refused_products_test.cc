@@ -171,7 +171,7 @@ TEST(RefusedProductTest, IsRemembered) {
   EXPECT_EQ(Multiply({.m = 6}, gpu).products, (CudaProducts{.cublas = 1}));
 }
 
-TEST(RefusedProductTest, GeluIsOfTheSums) {
+TEST(RefusedProductTest, GeluWithoutTheEpilogueIsOfWhatIsKept) {
   const auto gelu = [](bool fast) {
     const ContextPtr gpu = ValueOrThrow(CudaContext({.allow_fast_gelu = fast}));
     const Tensor a = Tensor::FromVector(Eighths(64, 1), {4, 16}, gpu, DType::kBF16);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Fused attention over packed documents, and with any first keys, against the definition in f64.
-#include "apogee/tests/tensor/attention_definition.h"
+#include "apogee/tests/tensor/attention/attention_definition.h"
 
 namespace apogee {
 namespace attention_test {

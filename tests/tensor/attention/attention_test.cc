@@ -2,7 +2,7 @@
 
 // Fused attention against the definition in f64: masks, grouped heads, packed layouts, sizes,
 // dtypes.
-#include "apogee/tests/tensor/attention_definition.h"
+#include "apogee/tests/tensor/attention/attention_definition.h"
 
 namespace apogee {
 namespace attention_test {
