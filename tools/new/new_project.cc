@@ -27,7 +27,7 @@ absl::Status CheckName(const std::string& name) {
         "\" cannot name a program and its C++ namespace: begin with a letter, and use "
         "a to z, 0 to 9 and single _"));
   }
-  // Names of CMake's targets, of the library and of the template's test; C++ words that people take.
+  // Names of CMake's targets, of the library and of the template's test; C++ words people take.
   constexpr std::array kTaken = {"all",     "apogee", "class",   "clean", "double",    "exact_test",
                                  "float",   "help",   "install", "int",   "namespace", "new",
                                  "package", "std",    "struct",  "test",  "union",     "using"};
