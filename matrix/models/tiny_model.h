@@ -82,7 +82,10 @@ class LmWorkload : public TinyWorkload {
   LmWorkload(TinyKind kind, bool tied, const Size& size)
       : TinyWorkload(kind), tied_(tied), size_(size) {}
   std::unique_ptr<nn::Module> MakeModel() const override { return Make(size_.head_chunks); }
-  std::unique_ptr<nn::Module> MakePlainModel() const override { return Make(0); }
+  // Of a class derived from this one: what it makes.
+  std::unique_ptr<nn::Module> MakePlainModel() const override {
+    return has_chunks() ? Make(0) : MakeModel();
+  }
   bool has_chunks() const { return size_.head_chunks > 0; }
   data::Batch Batch(const ContextPtr& context, const SampleRange& range) const override {
     return TinyBatch(context, range, size_.tokens);
