@@ -31,12 +31,13 @@ Tensor HeadLoss::Defer(Linear& head, const Tensor& x, int64_t num_chunks) {
       .cross_entropy =
           [watched, num_chunks](const Tensor& hidden, const Tensor& targets, int64_t ignore_index,
                                 double label_smoothing) {
+            Linear& alive = Alive(watched);
             HeadLoss loss(targets, {.num_pieces = num_chunks,
-                                    .layout = watched->layout(),
-                                    .soft_cap = watched->soft_cap(),
+                                    .layout = alive.layout(),
+                                    .soft_cap = alive.soft_cap(),
                                     .ignore_index = ignore_index,
                                     .label_smoothing = label_smoothing});
-            return loss.Call(Alive(watched), hidden);
+            return loss.Call(alive, hidden);
           }};
   return autograd::DeferLogits(
       x, shape, product,

@@ -33,11 +33,12 @@ seconds_left() {
   echo $((left < check_limit ? left : check_limit))
 }
 
-# keep_ended: leaves only the rows of checks that have ended: passed, failed or measured, and not cut off later.
+# keep_ended: leaves only the rows of checks that have passed or failed. Of an interrupted benchmark there are only
+# numbers.
 keep_ended() {
   awk -F ', "verdict": ' '
-    NR == FNR { if ($2 ~ /^"(cut off|skipped|found)"/) again[$1] = 1; next }
-    !($1 in again)' "$out/rows.jsonl" "$out/rows.jsonl" >"$out/rows.kept"
+    NR == FNR { if ($2 ~ /^"(passed|FAILED)"/) ended[$1] = 1; next }
+    $1 in ended' "$out/rows.jsonl" "$out/rows.jsonl" >"$out/rows.kept"
   mv "$out/rows.kept" "$out/rows.jsonl"
 }
 
@@ -123,7 +124,7 @@ measured_lines() {
 }
 
 # numbers NAME COMMAND...: adds a row for each line of JSON as the command prints it, so that a command that hangs
-# or dies later leaves what it has measured. Exit status 77: skipped.
+# or dies later leaves what it has measured; then a row with their number. Exit status 77: skipped.
 numbers() {
   local name="$1" status=0 num_read=0 num_rows=0 log seconds ends
   begin "$name" || return 0
@@ -138,6 +139,8 @@ numbers() {
     row "$name" skipped "$(last_line "$log")" "$log"
   elif ((status)) || ((num_rows == 0)); then
     end_badly "$name" "$status"
+  else
+    row "$name" passed "$num_rows numbers" "$log"
   fi
 }
 

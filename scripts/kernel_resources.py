@@ -148,7 +148,7 @@ def run(words):
 
 
 def compile_unit(unit, command):
-    """The rows of a unit, and whether they are all of the source's."""
+    """The rows of a unit, and the names of all kernels of its source."""
     source, _, part = unit.partition(":")
     with tempfile.TemporaryDirectory() as folder:
         ptx = os.path.join(folder, "kernels.ptx")
@@ -158,6 +158,7 @@ def compile_unit(unit, command):
         words = [command[0], "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", os.path.join(folder, "kernels.cubin")]
         words += [word for word in command if word.startswith("--fmad")]
         names = list(kernels_of_ptx(text))
+        every = set(unique(map(short_name, demangle(names))))
         if part:
             index, count = map(int, part.split("/"))
             names = names[index - 1::count]
@@ -167,7 +168,7 @@ def compile_unit(unit, command):
         rows = rows_of(source, text, report)
     if len(rows) != len(names):
         raise RuntimeError(f"{unit}: ptxas reported {len(rows)} of {len(names)} kernels")
-    return rows, not part
+    return rows, every
 
 
 def read_table(path):
@@ -255,10 +256,11 @@ def main():
 
     # The longest first.
     units = sorted(units, key=lambda unit: -PARTS.get(unit.partition(":")[0], 1))
-    problems, notes, checked = [], [], set()
+    problems, notes, checked, kernels_of = [], [], set(), {}
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         results = pool.map(lambda unit: compile_unit(unit, command_of[unit.partition(":")[0]]), units)
-        for unit, (rows, whole) in zip(units, results):
+        for unit, (rows, names) in zip(units, results):
+            kernels_of[unit.partition(":")[0]] = names
             print(f"{unit}: {len(rows)} kernels", flush=True)
             for row in rows:
                 key = row["source"], row["kernel"]
@@ -269,19 +271,15 @@ def main():
                 checked.add(key)
                 if arguments.accept:
                     table[key] = row
-            if whole:
-                gone = [key for key in table if key[0] == unit and key not in checked]
-                problems += [f"{key[0]}: {key[1]}: is in the table, but no kernel any more" for key in gone]
-                if arguments.accept:
-                    for key in gone:
-                        del table[key]
-    gone = [key for key in table if key[0] not in command_of]
-    problems += [f"{key[0]}: {key[1]}: is in the table, but its source is not compiled" for key in gone]
+    renamed = [key for key in table if key[0] in kernels_of and key[1] not in kernels_of[key[0]]]
+    problems += [f"{key[0]}: {key[1]}: is in the table, but no kernel any more" for key in renamed]
+    uncompiled = [key for key in table if key[0] not in command_of]
+    problems += [f"{key[0]}: {key[1]}: is in the table, but its source is not compiled" for key in uncompiled]
 
     for note in notes:
         print(f"kernel_resources: {note}")
     if arguments.accept:
-        for key in gone:
+        for key in renamed + uncompiled:
             del table[key]
         write_table(arguments.table, version, table)
         problems = [problem for problem in problems if "column" in problem]  # what a person must write

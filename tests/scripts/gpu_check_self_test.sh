@@ -96,6 +96,8 @@ expect "no tests" has empty_test skipped '.*0 tests'
 expect "no program" has missing_test FAILED '"not found'
 expect "the others" has good_test passed ""
 expect "the table" grep -q "^FAILED: crash_test: died" "$work/out/table.txt"
+run 1 --phase smoke --phase verify --golden "$work" --continue
+expect "--continue goes on after a failed test" has "recorded trajectories" passed '.*'
 
 # Numbers: rows come as they are printed; a cut line is none.
 run 1 --phase bench --check-limit 2
@@ -126,6 +128,12 @@ program "$bundle/tests/hang" 'exec sleep 60'
 tests "good_test good" "hang_test hang"
 timeout 5 "$bundle/scripts/gpu_check.sh" --out "$work/out" --phase tests >"$work/printed" 2>&1 || true
 expect "the table of an interrupted run" grep -q "1 passed or measured, 0 failed, 0 skipped, 1 cut off" "$work/printed"
+# Of an interrupted benchmark there are numbers, and it runs again.
+row='{"phase": "smoke", "check": "smoke", "verdict": "measured", "at_s": 0, "log": "", "detail": {"old": 1}}'
+echo "$row" >"$work/out/rows.jsonl"
+run 0 --phase smoke --continue
+expect "an interrupted benchmark, again" has smoke passed '"1 numbers"'
+expect "without its old numbers" bash -c '! grep -q old "$1"' - "$work/out/rows.jsonl"
 
 # Skipped phases, and a smoke test that fails.
 tests "tensor_one_test good" "nn_test good"

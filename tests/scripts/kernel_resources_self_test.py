@@ -167,6 +167,10 @@ def check_parts():
         repository.report(second="33 0 0 0 0")
         statuses = [repository.run(f"tensor/a.cu:{part}/2")[0] for part in (1, 2)]
         check("a part checks its kernels only", statuses == [0, 1])
+        repository.report(second="32 0 0 0 0")
+        last = repository.table.read_text().splitlines()[-1]
+        repository.table.write_text(repository.table.read_text() + last.replace("float", "long") + "\n")
+        check("a part finds a kernel that is gone", repository.run("tensor/a.cu:1/2")[0] == 1)
 
 
 with tempfile.TemporaryDirectory() as name:
