@@ -54,7 +54,7 @@ def paragraphs(text):
 
 def plain(text):
     """Without Markdown: code and links are words."""
-    text = re.sub(r"(`+).+?\1", "code", text)
+    text = re.sub(r"(`+).+?\1", "Code", text)  # a sentence may begin with it
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"<[^>]*>", "", text)
     return text.replace("*", "").replace("e.g.", "eg").replace("i.e.", "ie").replace("et al.", "et al")

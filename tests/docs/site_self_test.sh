@@ -78,6 +78,7 @@ prose() {
 prose pass "short sentences" "# Title\n\nWord $(words 24)\n"
 prose fail "a long sentence" "# Title\n\nWord $(words 25)\n"
 prose pass "a long and a short one" "Word $(words 39) Word $(words 9)\n"
+prose pass "a sentence that begins with code" "Word $(words 20) \`code\` $(words 20)\n"
 prose fail "long sentences of a list" "- Word $(words 29)\n- Word $(words 29)\n"
 many="$(words 60)"
 prose pass "tables, code, headings and terms" "# $many\n\n| $many |\n\n    $many\n\n\`\`\`\n$many\n\`\`\`\n\n- ${many%.}\n\nA word.\n"
