@@ -89,9 +89,8 @@ std::string Fish(const std::vector<CommandInfo>& commands) {
     return std::ranges::find(commands, words, &CommandInfo::words)->help;
   };
   for (const CommandInfo& command : commands) {
-    const std::string line =
-        "complete -c apogee -n '__apogee_command" +
-        (command.words.empty() ? command.words : " " + command.words) + "'";
+    const std::string line = "complete -c apogee -n '__apogee_command" +
+                             (command.words.empty() ? command.words : " " + command.words) + "'";
     for (const std::string& subcommand : command.subcommands) {
       const std::string words = (command.words.empty() ? "" : command.words + " ") + subcommand;
       script += line + " -f -a " + subcommand + " -d " + Quoted(help_of(words)) + "\n";
