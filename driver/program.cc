@@ -22,7 +22,9 @@ namespace apogee::driver {
 namespace {
 
 int Launch(RunFlags& flags, const Program& program) {
-  int exit_code = 0;           // rank 0's
+  // Of rank 0; of processes each has its own rank's, because a cluster starts those again that did
+  // not exit with 0.
+  int exit_code = 0;
   bool writes_report = false;  // in rank 0's process
   // A trace in the run's folder is for its report.
   const bool trace_in_out =
@@ -35,6 +37,7 @@ int Launch(RunFlags& flags, const Program& program) {
   const ProcessMemory start = ValueOrThrow(ReadProcessMemory());
   const RunPlan plan = PlanRun(flags, program.train, corpus, start);
   if (flags.checkpoints.save_every > 0) CatchStopSignals();
+  const bool is_process = ValueOrThrow(comm::StartedProcesses()).size > 1;
   OkOrThrow(comm::launch(
       {.num_ranks = flags.ranks,
        .threads_per_rank = flags.threads_per_rank,
@@ -46,9 +49,8 @@ int Launch(RunFlags& flags, const Program& program) {
       [&](comm::World& world) {
         const CountedGroups groups(world);
         const int code = program.train({groups.world(), corpus, start, &groups, &plan});
-        if (world.rank() != 0) return;
-        exit_code = code;
-        writes_report = flags.report;
+        if (is_process || world.rank() == 0) exit_code = code;
+        if (world.rank() == 0) writes_report = flags.report;
       }));
   trace.Write();
   // After the trace, which it draws.

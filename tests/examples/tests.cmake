@@ -104,3 +104,18 @@ if(TARGET 02_bring_your_own_gradients)
   set_tests_properties(examples_bring_your_own_gradients_test PROPERTIES
                        PASS_REGULAR_EXPRESSION "step 400  loss 0\\.0000.*w = 3\\.00.. -0\\.50")
 endif()
+
+# Files that start runs on clusters, and Dockerfiles: without a cluster and without Docker. 77: a tool is missing.
+if(TARGET 01_train_gpt)
+  if(APOGEE_PYTHON3)
+    foreach(cluster slurm kubernetes)
+      add_test(NAME cluster_${cluster}_check COMMAND ${APOGEE_PYTHON3} ${CMAKE_CURRENT_SOURCE_DIR}/examples/cluster_check.py
+                                                     ${cluster} $<TARGET_FILE:01_train_gpt>)
+      set_tests_properties(cluster_${cluster}_check PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+      apogee_note_test(cluster_${cluster}_check 01_train_gpt)
+    endforeach()
+  endif()
+  add_test(NAME docker_check COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/examples/docker_check.sh $<TARGET_FILE:01_train_gpt>)
+  set_tests_properties(docker_check PROPERTIES TIMEOUT 300)
+  apogee_note_test(docker_check 01_train_gpt)
+endif()

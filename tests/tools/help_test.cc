@@ -99,12 +99,27 @@ TEST(HelpTest, BashCompletesCommandsAndFlags) {
 TEST(HelpTest, OtherShells) {
   EXPECT_THAT(Command("completion zsh").out, HasSubstr("bashcompinit\n_apogee() {"));
   const std::string fish = Command("completion fish").out;
-  EXPECT_THAT(fish, HasSubstr("complete -c apogee -n '__fish_use_subcommand' -f -a plan -d '"));
-  EXPECT_THAT(fish, HasSubstr("complete -c apogee -n '__fish_seen_subcommand_from plan' -l memory"
+  EXPECT_THAT(fish, HasSubstr("complete -c apogee -n '__apogee_command' -f -a plan -d '"));
+  EXPECT_THAT(fish, HasSubstr("complete -c apogee -n '__apogee_command plan' -l memory"
                               " -r -d 'Memory for each rank"));
   const CommandResult wrong = Command("completion csh");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.out, HasSubstr("no completion for the shell \"csh\"; known: bash, fish, zsh"));
+}
+
+// Two commands of one name: inspect and data inspect.
+TEST(HelpTest, FishCompletesTheWholeCommand) {
+  const std::string fish = Command("completion fish").out;
+  EXPECT_THAT(fish, HasSubstr("-n '__apogee_command inspect' -l"));
+  EXPECT_THAT(fish, HasSubstr("-n '__apogee_command data inspect' -l tokenizer"));
+  if (std::system("command -v fish >/dev/null") != 0) GTEST_SKIP() << "no fish";
+  const auto complete = [&](const std::string& line) {
+    return Shell("fish --no-config", fish + "complete -C '" + line + "'\n");
+  };
+  EXPECT_THAT(complete("apogee data inspect --tok"), HasSubstr("--tokenizer"));
+  EXPECT_EQ(complete("apogee inspect --tok"), "");
+  EXPECT_THAT(complete("apogee data in"), HasSubstr("inspect"));
+  EXPECT_THAT(complete("apogee plan ins"), ::testing::Not(HasSubstr("inspect")));
 }
 
 TEST(HelpTest, ManPagesHaveEveryFlag) {

@@ -65,4 +65,7 @@ if(TARGET apogee_command)
     add_test(NAME golden_${dtype} COMMAND apogee_command verify --dtype ${dtype}
                                           ${CMAKE_CURRENT_SOURCE_DIR}/golden)
   endforeach()
+  add_test(NAME tools_manual_check COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/manual_check.sh
+                                           $<TARGET_FILE:apogee_command>)
+  apogee_note_test(tools_manual_check apogee_command)
 endif()

@@ -57,23 +57,40 @@ std::string Quoted(const std::string& text) {
   return quoted + "'";
 }
 
+// The file is also a function that zsh loads at the first completion, and that then completes.
+std::string Zsh(const std::vector<CommandInfo>& commands) {
+  return "#compdef apogee\n"
+         "autoload -U +X bashcompinit && bashcompinit\n" +
+         Bash(commands) +
+         "if [[ \"${funcstack[1]}\" == _apogee ]]; then _bash_complete -o default -F _apogee; fi\n";
+}
+
+// A name may be a command of the program and of another command, as inspect and data inspect are.
+// So a function finds the command of the words so far, and each line compares all of it.
 std::string Fish(const std::vector<CommandInfo>& commands) {
-  std::string script;
+  std::string script = "function __apogee_command\n  set -l known";
+  for (const CommandInfo& command : commands) {
+    if (!command.words.empty()) script += " " + Quoted(command.words);
+  }
+  script +=
+      "\n"
+      "  set -l words (commandline -opc)\n"
+      "  set -e words[1]\n"
+      "  set -l found ''\n"
+      "  for word in $words\n"
+      "    set -l longer (string trim -- \"$found $word\")\n"
+      "    if contains -- \"$longer\" $known\n"
+      "      set found $longer\n"
+      "    end\n"
+      "  end\n"
+      "  test \"$found\" = \"$argv\"\n"
+      "end\n";
   const auto help_of = [&](const std::string& words) {
     return std::ranges::find(commands, words, &CommandInfo::words)->help;
   };
   for (const CommandInfo& command : commands) {
-    std::string when = "__fish_use_subcommand";
-    if (!command.words.empty()) {
-      when.clear();
-      for (size_t at = 0; at < command.words.size();) {
-        const size_t end = std::min(command.words.find(' ', at), command.words.size());
-        when += (when.empty() ? "" : "; and ") +
-                ("__fish_seen_subcommand_from " + command.words.substr(at, end - at));
-        at = end + 1;
-      }
-    }
-    const std::string line = "complete -c apogee -n " + Quoted(when);
+    const std::string line = "complete -c apogee -n '__apogee_command" +
+                             (command.words.empty() ? command.words : " " + command.words) + "'";
     for (const std::string& subcommand : command.subcommands) {
       const std::string words = (command.words.empty() ? "" : command.words + " ") + subcommand;
       script += line + " -f -a " + subcommand + " -d " + Quoted(help_of(words)) + "\n";
@@ -95,7 +112,7 @@ std::string Fish(const std::vector<CommandInfo>& commands) {
 absl::StatusOr<std::string> CompletionScript(const std::vector<CommandInfo>& commands,
                                              const std::string& shell) {
   if (shell == "bash") return Bash(commands);
-  if (shell == "zsh") return "autoload -U +X bashcompinit && bashcompinit\n" + Bash(commands);
+  if (shell == "zsh") return Zsh(commands);
   if (shell == "fish") return Fish(commands);
   return InvalidArgument("no completion for the shell \"", shell, "\"; known: bash, fish, zsh");
 }
