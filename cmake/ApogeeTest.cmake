@@ -30,7 +30,7 @@ endif()
 
 # Tests spend their time in the libraries. Optimising the tests' own code would make a build a third longer.
 function(apogee_test_flags target)
-  target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>")
+  target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-Og>")
 endfunction()
 
 # Makes the target that owns the tests' precompiled headers, and the tests' main functions. Called once, by

@@ -7,17 +7,24 @@
 # and plugin: it must get the same result on 4 ranks as on 1, and an error for every mistake.
 # tests/consumer/subproject builds the source tree as a part of itself, by add_subdirectory and by FetchContent.
 #
-#   scripts/check_install.sh [--shared]     # --shared: the layers are shared libraries
+#   scripts/check_install.sh [--shared] [--no-cuda]
+#
+#   --shared     the layers are shared libraries
+#   --no-cuda    without CUDA kernels, though nvcc may be there
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 shared=OFF
-case "${1:-}" in
-  --shared) shared=ON ;;
-  ?*)
-    echo "usage: scripts/check_install.sh [--shared]" >&2
-    exit 2
-    ;;
-esac
+cuda=AUTO
+for arg in "$@"; do
+  case "$arg" in
+    --shared) shared=ON ;;
+    --no-cuda) cuda=OFF ;;
+    *)
+      echo "usage: scripts/check_install.sh [--shared] [--no-cuda]" >&2
+      exit 2
+      ;;
+  esac
+done
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
@@ -31,7 +38,7 @@ cp -r "$ROOT/examples" "$work/consumer/copied"
 # Only the lowest layer is built here; the targets of all are made.
 for fetch in OFF ON; do
   cmake -S "$ROOT/tests/consumer/subproject" -B "$work/subproject_$fetch" -DCMAKE_BUILD_TYPE=Release \
-    "-DAPOGEE_SOURCE=$work/source" -DFETCH=$fetch >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    "-DAPOGEE_SOURCE=$work/source" -DFETCH=$fetch -DAPOGEE_WITH_CUDA=$cuda >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 done
 cmake --build "$work/subproject_OFF" --target consumer_subproject -j "$JOBS" >"$work/log" 2>&1 ||
   { cat "$work/log"; exit 1; }
@@ -40,7 +47,7 @@ echo "install check: add_subdirectory and FetchContent ok"
 
 cmake -S "$work/source" --preset release -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" \
   -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
-  -DAPOGEE_BUILD_TOOLS=OFF -DBUILD_SHARED_LIBS=$shared -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
+  -DAPOGEE_BUILD_TOOLS=OFF -DBUILD_SHARED_LIBS=$shared -DAPOGEE_WITH_CUDA=$cuda -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
   { cat "$work/log"; exit 1; }
 cmake --build "$work/source/build/release" -j "$JOBS" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 cmake --install "$work/source/build/release" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }

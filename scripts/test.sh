@@ -6,13 +6,16 @@
 #   scripts/test.sh [--all]
 #
 # The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`); of large suites with
-# processes as ranks a third runs. The installation is the portable library, with CUDA kernels if nvcc is found. A
-# twentieth of the sources is compiled without its group, a tenth of the kernels' tests looks for races, registers and
-# spills of a sixteenth of the kernels' sources are compared with a table, and a third of the parsers is fuzzed; others
-# with each commit (scripts/tenth.sh).
-# --all adds the other tests and sources; the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer and,
-# but for the ranks under MPI, under ThreadSanitizer; all mutants; the whole matrix; and a minute of fuzzing for every
-# parser. It takes hours.
+# processes as ranks a third runs. Commits take turns with these (scripts/tenth.sh):
+#
+#   1st  every parser is fuzzed for ten seconds
+#   2nd  a twentieth of the sources is compiled without its group, a tenth of the kernels' tests looks for races,
+#        registers and spills of a sixteenth of the kernels' sources are compared with a table
+#   3rd  the installation has CUDA kernels, if nvcc is found, and by turns shared libraries
+#
+# --all does all of this in full; and the other tests; the whole suite under AddressSanitizer with
+# UndefinedBehaviorSanitizer and, but for the ranks under MPI, under ThreadSanitizer; all mutants; the whole matrix;
+# and a minute of fuzzing for every parser. It takes hours.
 # The last line is `N passed, M failed, K skipped`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source "$ROOT/scripts/tenth.sh"
@@ -103,12 +106,18 @@ else
 fi
 need "configure" cmake --preset test -DAPOGEE_WITH_CUDA=$cuda
 need "build" build build/test
+number="$(commit_number HEAD)"
+# has_turn N: whether the checks of the N-th commit of three run.
+has_turn() { ((all || number % 3 == $1 - 1)); }
 # With processes as ranks, large suites run a third of their tests, another one for each commit: mpirun lets ranks that
 # wait spin, and threads as ranks run them all.
-((all)) || export APOGEE_PROCESS_SHARD=$(($(commit_number HEAD) % 3))/3
+((all)) || export APOGEE_PROCESS_SHARD=$((number % 3))/3
 run_tests test
 unset APOGEE_PROCESS_SHARD
-check "install and consumer" scripts/check_install.sh
+install=()
+has_turn 3 || install+=(--no-cuda)
+if has_turn 3 && ((number / 3 % 2)); then install+=(--shared); fi
+check "install and consumer" scripts/check_install.sh "${install[@]}"
 check "format" scripts/format.sh --check
 if ((site)); then
   check "site" scripts/docs.sh --build build/test
@@ -116,14 +125,16 @@ else
   echo "[  SKIPPED ] the site: mkdocs, mkdocs-material and doxygen are not installable"
   skipped=$((skipped + 1))
 fi
-mapfile -t every < <(((all)) && echo --all)
-check "sources by themselves" scripts/check_sources.sh "${every[@]}"
-if [[ "$cuda" == EMULATED ]]; then check "races of kernels" scripts/check_races.sh "${every[@]}"; fi
-check "registers and spills of kernels" scripts/check_kernels.sh "${every[@]}"
-mapfile -t parsers < <(ls tests/fuzz/seeds)
-((all)) || mapfile -t parsers < <(printf '%s\n' "${parsers[@]}" | scripts/tenth.sh --of 3)
-need "dependencies (fuzz)" scripts/install_deps.sh fuzz
-check "fuzz (${parsers[*]})" scripts/fuzz.sh $((all ? 60 : 20)) "${parsers[@]}"
+if has_turn 2; then
+  mapfile -t every < <(((all)) && echo --all)
+  check "sources by themselves" scripts/check_sources.sh "${every[@]}"
+  if [[ "$cuda" == EMULATED ]]; then check "races of kernels" scripts/check_races.sh "${every[@]}"; fi
+  check "registers and spills of kernels" scripts/check_kernels.sh "${every[@]}"
+fi
+if has_turn 1; then
+  need "dependencies (fuzz)" scripts/install_deps.sh fuzz
+  check "fuzz" scripts/fuzz.sh $((all ? 60 : 10))
+fi
 
 if ((all)); then
   for sanitizer in asan tsan; do
