@@ -109,17 +109,18 @@ else
   archive="$ROOT/build/start_page/debian.tar"
   if [[ ! -s "$archive" ]]; then
     mkdir -p "${archive%/*}"
+    new="$ROOT/build/start_page/new.tar"  # mmdebstrap asks the name for the format
     if command -v mmdebstrap >/dev/null; then
-      mmdebstrap --quiet --mode=root --variant=minbase bookworm "$archive.new"
+      mmdebstrap --quiet --mode=root --variant=minbase bookworm "$new"
     elif command -v debootstrap >/dev/null; then
       debootstrap --variant=minbase bookworm "$work/made" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
-      tar -C "$work/made" -cf "$archive.new" .
+      tar -C "$work/made" -cf "$new" .
       rm -rf "$work/made"
     else
       echo "start_page: needs mmdebstrap or debootstrap (apt-get install mmdebstrap); or pass --here" >&2
       exit 1
     fi
-    mv "$archive.new" "$archive"
+    mv "$new" "$archive"
   fi
   debian="$work/debian"
   mkdir "$debian"
