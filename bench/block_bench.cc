@@ -26,6 +26,7 @@
 #include "apogee/autograd/functions/attention.h"
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/parameter.h"
+#include "apogee/bench/median.h"
 #include "apogee/nn/attention.h"
 #include "apogee/nn/chain.h"
 #include "apogee/nn/layers.h"
@@ -36,6 +37,8 @@
 using namespace apogee;
 
 namespace {
+
+using apogee::bench::Median;
 
 using Clock = std::chrono::steady_clock;
 
@@ -153,11 +156,6 @@ Work AttentionOf(const nn::AttentionCore& core, int64_t kv_heads, const Settings
                 return autograd::Attention(q->value(), k->value(), v->value(), options);
               },
           .grad = of("grad", kHeads)};
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 void Measure(const Family& family, const Settings& settings) {

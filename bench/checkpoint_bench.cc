@@ -29,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/bench/median.h"
 #include "apogee/checkpoint/checkpoint_reader.h"
 #include "apogee/checkpoint/checkpoint_writer.h"
 #include "apogee/comm/launch.h"
@@ -40,15 +41,12 @@ using namespace apogee::checkpoint;
 
 namespace {
 
+using apogee::bench::Median;
+
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kRows = 4096, kColumns = 1024, kTensorNumel = kRows * kColumns;
 constexpr size_t kPiece = size_t{1} << 22;
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 struct Setup {
   std::string dir;

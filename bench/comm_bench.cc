@@ -17,18 +17,16 @@
 #include <cstring>
 #include <vector>
 
+#include "apogee/bench/median.h"
 #include "apogee/comm/launch.h"
 
 using namespace apogee;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using apogee::bench::Median;
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
+using Clock = std::chrono::steady_clock;
 
 // Seconds from when all ranks are ready until all have run fn.
 template <typename Fn>

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/bench/median.h"
 #include "apogee/core/rng.h"
 #include "apogee/data/loader.h"
 #include "apogee/data/mixture.h"
@@ -30,6 +31,8 @@
 
 namespace apogee::data {
 namespace {
+
+using bench::Median;
 
 constexpr int64_t kTokens = int64_t{1} << 24, kPerRound = int64_t{1} << 24;
 
@@ -73,11 +76,6 @@ double ProcessorSeconds() {
 
 double WallSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 void Measure(const char* name, const std::shared_ptr<const Dataset>& dataset,

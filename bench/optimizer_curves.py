@@ -8,7 +8,7 @@
 
 `run` writes the mean validation loss and the mean training curve of each rate; it goes on where it was stopped.
 `time` measures the median time of a step, alone on the machine; AdamW's is measured just before each.
-`draw` writes the table of docs/which_optimizer.md and its pictures. The model: 2 layers of width 96, 64 bytes of
+`draw` writes the table of docs/optimizers/rates_and_seeds.md and its pictures. The model: 2 layers of width 96, 64 bytes of
 context, 254,592 parameters. It trains on the default text, 512 bytes per step, 300 steps.
 """
 
@@ -210,7 +210,7 @@ def draw(args):
             f"| `{name}` | {mean(name):.3f} | {min(losses):.3f} to {max(losses):.3f} | {best(result)} | {rates} | "
             f"{result['step_over_adamw']:.2f} | {result['state_bytes_per_parameter']:.1f} |"
         )
-    page = docs / "which_optimizer.md"
+    page = docs / "optimizers" / "rates_and_seeds.md"
     text = page.read_text()
     if BEGIN not in text or END not in text:
         sys.exit(f"{page}: the table belongs between the lines {BEGIN} and {END}")

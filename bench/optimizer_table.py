@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the example GPT with every optimizer and writes the table of docs/optimizers.md.
+"""Trains the example GPT with every optimizer and writes the table of docs/optimizers/example_gpt.md.
 
     bench/optimizer_table.py --build build/release [--steps 300] [--only adam,lamb] [--write]
 
@@ -88,7 +88,7 @@ def main():
         lines.append(f"| {label} | `{' '.join(flags[2:])}` | {loss:.3f} | {speed:,.0f} | {state / 2**20:.2f} MiB |")
         print(lines[-1], flush=True)
     if args.write:
-        path = root / "docs/optimizers.md"
+        path = root / "docs/optimizers/example_gpt.md"
         text = path.read_text()
         if BEGIN not in text:
             sys.exit(f"{path}: no line {BEGIN}")

@@ -29,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/bench/median.h"
 #include "apogee/core/process_memory.h"
 #include "apogee/data/token_files/token_file.h"
 
@@ -37,14 +38,11 @@ using namespace apogee::data;
 
 namespace {
 
+using apogee::bench::Median;
+
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kVocabSize = 50257;
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
 
 struct Setup {
   std::string dir = ".";

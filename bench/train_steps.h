@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/bench/median.h"
 #include "apogee/booster/booster.h"
 #include "apogee/comm/launch.h"
 #include "apogee/nn/losses.h"
@@ -35,11 +36,6 @@ using Clock = std::chrono::steady_clock;
 
 inline double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-inline double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 // The seconds of two variants that take turns, `one` first in every second round.

@@ -77,10 +77,10 @@ GraphedMicroStep::GraphedMicroStep(Booster& booster, nn::Module& model, Criterio
                booster.plugin().name(),
                ", whose backward does more than kernels (collectives, hooks, a loss scale); use "
                "SingleRankPlugin or run the micro-batch eagerly");
-  APOGEE_CHECK(!optimizer.traits().fused_backward, "GraphedMicroStep: the optimizer ",
-               optimizer.name(),
-               " updates parameters inside backward, with numbers computed on the host; run the "
-               "micro-batch eagerly");
+  APOGEE_CHECK(
+      !optimizer.traits().fused_backward, "GraphedMicroStep: the optimizer ", optimizer.name(),
+      " updates parameters inside backward, and a graph would replay that with the learning "
+      "rate and step count of its capture; run the micro-batch eagerly");
   CheckSetup();
 }
 

@@ -61,12 +61,6 @@ if(APOGEE_SANITIZE)
   list(APPEND APOGEE_LINK_OPTIONS -fsanitize=${APOGEE_SANITIZE})
 endif()
 
-# What add_library makes of a layer.
-set(APOGEE_LIBRARY_TYPE STATIC)
-if(APOGEE_SHARED)
-  set(APOGEE_LIBRARY_TYPE SHARED)
-endif()
-
 function(apogee_target_flags target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF UNITY_BUILD ${APOGEE_UNITY})

@@ -12,7 +12,7 @@
 set(APOGEE_CUDART CUDA::cudart_static)
 if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
   set(APOGEE_CUDART apogee_cuda_emulation)
-elseif(APOGEE_SHARED)
+elseif(BUILD_SHARED_LIBS)
   set(APOGEE_CUDART CUDA::cudart)
 endif()
 

@@ -19,17 +19,28 @@ else()
   target_sources(apogee INTERFACE FILE_SET HEADERS BASE_DIRS ${APOGEE_INCLUDE_ROOT})
 endif()
 
-# The emulated GPU is for tests, and shared libraries are for scripts/gpu_bundle.sh: such builds are not installed.
-if(APOGEE_WITH_CUDA STREQUAL "EMULATED" OR APOGEE_SHARED)
+# The GPU in software is for tests: such a build is not installed.
+if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
   return()
 endif()
-set(APOGEE_LINKS_CUDA ${APOGEE_HAS_CUDA})
+# Packages for which apogee's own CMake modules look.
+set(APOGEE_OWN_MODULES SODIUM ONEDNN UTF8PROC SENTENCEPIECE)
+set(APOGEE_OWN_PACKAGES Sodium OneDNN Utf8proc SentencePiece)
+# Programs must find the libraries that the layers link, unless the layers are shared.
+foreach(x IN ITEMS ONEDNN UTF8PROC SENTENCEPIECE MPI CUDA SODIUM)
+  set(APOGEE_LINKS_${x} OFF)
+  if(NOT BUILD_SHARED_LIBS AND (APOGEE_HAS_${x} OR x STREQUAL "SODIUM"))
+    set(APOGEE_LINKS_${x} ON)
+  endif()
+endforeach()
 
+# Components are packages (ApogeePackage.cmake).
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/apogee)
 install(TARGETS apogee ${layer_targets} EXPORT apogeeTargets
-        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT apogeeTargets NAMESPACE apogee:: DESTINATION ${config_dir})
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+install(EXPORT apogeeTargets NAMESPACE apogee:: DESTINATION ${config_dir} COMPONENT development)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/apogeeConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/apogeeConfig.cmake
                               INSTALL_DESTINATION ${config_dir})
@@ -37,32 +48,27 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/apogeeConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/apogeeConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/apogeeConfig.cmake ${PROJECT_BINARY_DIR}/apogeeConfigVersion.cmake
-        DESTINATION ${config_dir})
-install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindSodium.cmake DESTINATION ${config_dir})
-if(APOGEE_HAS_ONEDNN)
-  install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindOneDNN.cmake DESTINATION ${config_dir})
-endif()
-if(APOGEE_HAS_UTF8PROC)
-  install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindUtf8proc.cmake DESTINATION ${config_dir})
-endif()
-if(APOGEE_HAS_SENTENCEPIECE)
-  install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindSentencePiece.cmake DESTINATION ${config_dir})
-endif()
+        DESTINATION ${config_dir} COMPONENT development)
+foreach(x package IN ZIP_LISTS APOGEE_OWN_MODULES APOGEE_OWN_PACKAGES)
+  if(APOGEE_LINKS_${x})
+    install(FILES ${CMAKE_CURRENT_LIST_DIR}/Find${package}.cmake DESTINATION ${config_dir} COMPONENT development)
+  endif()
+endforeach()
 
 # pkg-config. Static libraries are named highest layer first, because a linker reads them once.
 list(REVERSE layer_targets)
 list(TRANSFORM layer_targets PREPEND "-l" OUTPUT_VARIABLE pc_libs)
 set(pc_cflags)
-if(APOGEE_HAS_ONEDNN)
+if(APOGEE_LINKS_ONEDNN)
   list(APPEND pc_libs -ldnnl)
 endif()
-if(APOGEE_HAS_UTF8PROC)
+if(APOGEE_LINKS_UTF8PROC)
   list(APPEND pc_libs -lutf8proc)
 endif()
-if(APOGEE_HAS_SENTENCEPIECE)
+if(APOGEE_LINKS_SENTENCEPIECE)
   list(APPEND pc_libs -lsentencepiece)
 endif()
-if(APOGEE_HAS_MPI)
+if(APOGEE_LINKS_MPI)
   list(APPEND pc_libs ${MPI_CXX_LIBRARIES})
 endif()
 if(APOGEE_HAS_OPENMP)
@@ -76,9 +82,11 @@ list(APPEND pc_libs -pthread)
 get_property(pc_requires GLOBAL PROPERTY APOGEE_ABSEIL_LIBS)
 list(REMOVE_DUPLICATES pc_requires)
 list(TRANSFORM pc_requires REPLACE "^absl::" "absl_")
-list(APPEND pc_requires libsodium)
+if(APOGEE_LINKS_SODIUM)
+  list(APPEND pc_requires libsodium)
+endif()
 list(JOIN pc_requires " " pc_requires)
 list(JOIN pc_libs " " pc_libs)
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/apogee.pc.in ${PROJECT_BINARY_DIR}/apogee.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/apogee.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/apogee.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)

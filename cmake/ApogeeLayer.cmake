@@ -12,8 +12,8 @@
 #             PRIVATE_LIBS DNNL::dnnl                      # linked, not seen in our headers
 #             BUILD_LIBS Eigen3::Eigen)                    # header-only and not seen: users don't need it
 #
-# makes the library apogee_tensor (static, unless APOGEE_SHARED), alias apogee::tensor. HDRS are for users and for authors of extensions:
-# a public header includes only public ones, and driver/apogee.h includes them all (public_check.sh).
+# makes the library apogee_tensor, alias apogee::tensor; shared if BUILD_SHARED_LIBS. HDRS are for users and for authors
+# of extensions: a public header includes only public ones, and driver/apogee.h includes them all (public_check.sh).
 
 function(add_layer)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;HDRS;CUDA_HDRS;DEPS;PUBLIC_LIBS;PRIVATE_LIBS;BUILD_LIBS")
@@ -24,7 +24,7 @@ function(add_layer)
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
 
   set(target apogee_${arg_NAME})
-  add_library(${target} ${APOGEE_LIBRARY_TYPE} ${arg_SRCS})
+  add_library(${target} ${arg_SRCS})
   # A unity build compiles kernels one by one, too: their time goes into optimising, not into reading headers.
   # They are optimised in full even if a build asks for less (quickstart, check_install).
   set(kernels ${arg_SRCS})
@@ -40,6 +40,9 @@ function(add_layer)
   add_library(apogee::${arg_NAME} ALIAS ${target})
   # Without a symbol of its own, a shared layer can use the precompiled header of core.
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${arg_NAME} LINKER_LANGUAGE CXX DEFINE_SYMBOL "")
+  if(BUILD_SHARED_LIBS)
+    apogee_shared_layer(${target})
+  endif()
   set(public_headers ${arg_HDRS})
   list(TRANSFORM public_headers PREPEND ${folder}/)
   set_property(GLOBAL APPEND PROPERTY APOGEE_PUBLIC_HEADERS ${public_headers})
@@ -63,6 +66,22 @@ function(add_layer)
   list(FILTER abseil INCLUDE REGEX "^absl::")
   set_property(GLOBAL APPEND PROPERTY APOGEE_ABSEIL_LIBS ${abseil})  # for apogee.pc
   set_property(GLOBAL APPEND PROPERTY APOGEE_BUILT_LAYERS ${arg_NAME})
+endfunction()
+
+# Before 1.0 a minor version may break code, so it is part of the SONAME. Only names that mention our namespace are
+# exported, so that no program sees the parts of other libraries that our sources instantiate. The GPU in software
+# has a namespace of its own.
+function(apogee_shared_layer target)
+  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION}
+                                             SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  if(NOT CMAKE_INSTALL_RPATH)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
+  endif()
+  if(UNIX AND NOT APPLE AND NOT APOGEE_WITH_CUDA STREQUAL "EMULATED")
+    set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+    target_link_options(${target} PRIVATE -Wl,--no-undefined -Wl,--version-script=${exports})
+    set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${exports})
+  endif()
 endfunction()
 
 # Links the current folder into the include root and records what it may include.

@@ -26,8 +26,8 @@ option(APOGEE_NATIVE "Compile for the instruction set of this machine only (-mar
 option(APOGEE_WERROR "Warnings are errors" OFF)
 option(APOGEE_PCH "Precompile the standard headers and GoogleTest headers once" ON)
 option(APOGEE_UNITY "Compile the sources of a layer in groups" OFF)
-# Many programs then have one copy of the kernels. For programs that are copied, not for installation.
-option(APOGEE_SHARED "The layers, GoogleTest and CUDA's runtime are shared libraries (scripts/gpu_bundle.sh)" OFF)
+# Many programs then have one copy of the kernels. A parent project's value also counts here.
+option(BUILD_SHARED_LIBS "The layers, and CUDA's runtime, are shared libraries" OFF)
 set(APOGEE_SANITIZE "" CACHE STRING "Sanitizers, for instance address,undefined or thread")
 
 option(APOGEE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
@@ -49,7 +49,7 @@ function(apogee_print_summary)
       "linker, cache|${APOGEE_LINKER_TEXT}, ${APOGEE_CCACHE_TEXT}"
       "precompiled|${APOGEE_PCH}"
       "native|${APOGEE_NATIVE}"
-      "shared|${APOGEE_SHARED}"
+      "shared|${BUILD_SHARED_LIBS}"
       "sanitizers|${APOGEE_SANITIZE}"
       "OpenMP|${APOGEE_OPENMP_TEXT}"
       "oneDNN|${APOGEE_ONEDNN_TEXT}"

@@ -38,7 +38,7 @@ endfunction()
 function(apogee_test_setup)
   file(CONFIGURE OUTPUT apogee_test_pch.cc CONTENT "int main() {}\n")
   set(gtest GTest::gmock GTest::gtest)
-  if(APOGEE_SHARED)
+  if(BUILD_SHARED_LIBS)
     # GoogleTest comes as static libraries.
     file(CONFIGURE OUTPUT apogee_gtest.cc CONTENT "")
     add_library(apogee_gtest SHARED ${CMAKE_CURRENT_BINARY_DIR}/apogee_gtest.cc)

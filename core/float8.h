@@ -27,7 +27,7 @@
 
 namespace apogee {
 
-// What becomes of infinity, and of a number that rounds beyond the largest finite one. There is no
+// The result for infinity, and for a number that rounds beyond the largest finite one. There is no
 // default, because either choice is wrong for somebody: saturation hides an overflow.
 enum class Float8Overflow : uint8_t {
   kSaturate,   // the largest finite number, with the sign; torchao's and OCP's saturating cast

@@ -35,7 +35,7 @@ void Optimizer::Settle() const { runner_->Settle(); }
 
 std::optional<Tensor> Optimizer::step(const Closure& closure) {
   const TraceSpan span(trace_lane_, "step", {.category = "optimizer"});
-  runner_->CheckLastStep();
+  runner_->BeginStep();
   std::optional<Tensor> loss;
   if (closure) {
     autograd::GradModeGuard record(true);

@@ -117,8 +117,9 @@ class Optimizer : public LrTarget {
   void ForEachView(const Fn& fn) const {
     states().ForEachView(fn);
   }
-  // Numbers that belong to a group as a whole. Waits for the GPU if they are in its memory.
-  const GroupState& group_state(int group) const { return store_.group_state(group); }
+  // Numbers that belong to a group as a whole. Waits for the GPU if it decided the last step, or if
+  // they are in its memory.
+  const GroupState& group_state(int group) const { return states().group_state(group); }
   // Handles on the states, the step counts and the options of every group (StateDict).
   StateDict state_dict() const { return states().Save(); }
   // Checks the whole dict, then loads it. On an error nothing has changed, and the message lists

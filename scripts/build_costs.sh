@@ -5,7 +5,7 @@
 #   CCACHE_DISABLE=1 cmake --build build/release -j 1    # without the compiler cache, in a new folder
 #   scripts/build_costs.sh build/release                 # the 15 costliest objects, and all folders
 #   scripts/build_costs.sh build/release --headers       # the 15 costliest headers, too (a minute)
-#   scripts/build_costs.sh build/release --headers --write   # into docs/benchmarks.md, between its markers
+#   scripts/build_costs.sh build/release --headers --write   # into docs/benchmarks/build_costs.md, between its markers
 #
 # Seconds are the time that one job took. Jobs that share a core take longer each, so to compare files build
 # with -j 1, or with fewer jobs than cores. The cost of a header is the number of objects that include it
@@ -39,7 +39,7 @@ if [[ ! -f "$build/.ninja_log" || ! -f "$build/CMakeCache.txt" ]]; then
 fi
 build="$(cd "$build" && pwd)"
 source_root="$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt")"
-document="$ROOT/docs/benchmarks.md"
+document="$ROOT/docs/benchmarks/build_costs.md"
 begin="<!-- build costs: begin -->"
 end="<!-- build costs: end -->"
 if ((write)) && ! { grep -qxF "$begin" "$document" && grep -qxF "$end" "$document"; }; then

@@ -5,8 +5,19 @@
 # pkg-config. The consumer must compile, link and run. So must the project that `apogee new` writes;
 # tests/consumer/optimizer, an optimizer of one's own; and tests/outside_app, a project with its own model, optimizers
 # and plugin: it must get the same result on 4 ranks as on 1, and an error for every mistake.
+# tests/consumer/subproject builds the source tree as a part of itself, by add_subdirectory and by FetchContent.
+#
+#   scripts/check_install.sh [--shared]     # --shared: the layers are shared libraries
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+shared=OFF
+case "${1:-}" in
+  --shared) shared=ON ;;
+  ?*)
+    echo "usage: scripts/check_install.sh [--shared]" >&2
+    exit 2
+    ;;
+esac
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
@@ -17,15 +28,41 @@ tar -C "$ROOT" --exclude=./build --exclude=./out --exclude=./.git -cf - . | tar 
 cp -r "$ROOT/tests/consumer" "$ROOT/tests/outside_app" "$work"
 cp -r "$ROOT/tools/new/template" "$work/my_app"
 cp -r "$ROOT/examples" "$work/consumer/copied"
+# Only the lowest layer is built here; the targets of all are made.
+for fetch in OFF ON; do
+  cmake -S "$ROOT/tests/consumer/subproject" -B "$work/subproject_$fetch" -DCMAKE_BUILD_TYPE=Release \
+    "-DAPOGEE_SOURCE=$work/source" -DFETCH=$fetch >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+done
+cmake --build "$work/subproject_OFF" --target consumer_subproject -j "$JOBS" >"$work/log" 2>&1 ||
+  { cat "$work/log"; exit 1; }
+"$work/subproject_OFF/consumer_subproject"
+echo "install check: add_subdirectory and FetchContent ok"
+
 cmake -S "$work/source" --preset release -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" \
   -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF \
-  -DAPOGEE_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
+  -DAPOGEE_BUILD_TOOLS=OFF -DBUILD_SHARED_LIBS=$shared -DCMAKE_INSTALL_PREFIX="$work/first" >"$work/log" 2>&1 ||
   { cat "$work/log"; exit 1; }
 cmake --build "$work/source/build/release" -j "$JOBS" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 cmake --install "$work/source/build/release" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-rm -rf "$work/source"
+rm -rf "$work/source" "$work"/subproject_*
 mv "$work/first" "$work/installed"
 prefix="$work/installed"
+
+# Names of other libraries that our sources instantiate are no symbols of ours.
+if [[ "$shared" == ON ]]; then
+  foreign="$(find "$prefix/lib" -name 'libapogee_*.so' -exec nm -D --defined-only {} + | awk '$2 ~ /[A-Z]/ && $3 !~ /6apogee/')"
+  if [[ -n "$foreign" ]]; then
+    echo "shared layers export names without apogee:: (cmake/exports.map): $(head -n 5 <<<"$foreign")"
+    exit 1
+  fi
+  for library in "$prefix"/lib/libapogee_*.so; do
+    [[ "$(readelf -d "$library")" =~ SONAME.*\[$(basename "$library")\.[0-9]+\.[0-9]+\] ]] || {
+      echo "$library: its SONAME has no version"
+      exit 1
+    }
+  done
+  echo "install check: symbols and versions ok"
+fi
 
 # Every header that an installed header includes must be installed too, and none may name the old place.
 missing="$(grep -rhoE '#include "apogee/[^"]+"' "$prefix/include" | sort -u | cut -d'"' -f2 |
@@ -90,8 +127,10 @@ fi
 echo "install check: small stacks ok"
 
 export PKG_CONFIG_PATH="$(dirname "$(find "$prefix" -name apogee.pc)")"
+static=(--static)
+[[ "$shared" == OFF ]] || static=()
 # shellcheck disable=SC2046
 ${CXX:-g++} -std=c++20 -O1 "$work/consumer/hello/main.cc" -o "$work/pc_consumer" \
-  $(pkg-config --cflags --libs --static apogee)
-"$work/pc_consumer"
+  $(pkg-config --cflags --libs "${static[@]}" apogee)
+LD_LIBRARY_PATH="$(dirname "$PKG_CONFIG_PATH")" "$work/pc_consumer"
 echo "install check: pkg-config ok"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Looks for races in the CUDA kernels (docs/gpu.md): builds the tests that run on the GPU in software, and runs them
+# Looks for races in the CUDA kernels (docs/gpu/emulated.md): builds the tests that run on the GPU in software, and runs them
 # while every access of a kernel to memory is noted.
 #
 #   scripts/check_races.sh               # a tenth of the tests, others with each commit (scripts/tenth.sh)

@@ -10,8 +10,8 @@
 # programs of a build folder the options of optimizers and the flags of programs, as these print them. The default
 # for --build is build/release or else build/test; without one these pages are left out.
 #
-# Checks that all links and anchors of the site resolve and that prose has short sentences (check_site.py,
-# sentence_lengths.py). mkdocs.yml has the order of the pages; scripts/site/ has the parts.
+# Checks that all links and anchors of the site resolve (check_site.py), that sentences are short, and that no page
+# has more than 1,200 words beside tables and code (sentence_lengths.py). mkdocs.yml has the order of the pages; scripts/site/ has the parts.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build_dir=""

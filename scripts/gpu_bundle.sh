@@ -42,23 +42,23 @@ if ((!pack_only)); then
   # Not compressed one by one: kernels are alike, and xz finds that. nvcc knows the flag since CUDA 12.8.
   if [[ "$cuda" == ON ]]; then
     nvcc="$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")"
-    ! "$nvcc" --help | grep -q -- --compress-mode || cuda_flags="--compress-mode=none"
+    [[ "$("$nvcc" --help)" != *--compress-mode* ]] || cuda_flags="--compress-mode=none"
   fi
   # The programs must run on other processors than this one, and need few libraries. An RPATH, not a RUNPATH, also
   # serves the libraries' own needs.
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_WITH_CUDA=$cuda -DAPOGEE_NATIVE=OFF \
     -DCMAKE_CXX_FLAGS=-march=x86-64-v3 -DAPOGEE_WITH_ONEDNN=OFF -DAPOGEE_WITH_MPI=OFF \
-    -DAPOGEE_WITH_SENTENCEPIECE=OFF -DAPOGEE_WITH_UTF8PROC=OFF -DAPOGEE_UNITY=ON -DAPOGEE_SHARED=ON \
+    -DAPOGEE_WITH_SENTENCEPIECE=OFF -DAPOGEE_WITH_UTF8PROC=OFF -DAPOGEE_UNITY=ON -DBUILD_SHARED_LIBS=ON \
     -DAPOGEE_BUILD_BENCH=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDAARCHS:-90-real}" \
     "-DCMAKE_CUDA_FLAGS=${CUDAFLAGS:-} $cuda_flags" \
-    -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib' \
+    -DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib' \
     '-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags' '-DCMAKE_SHARED_LINKER_FLAGS=-Wl,--disable-new-dtags' >/dev/null
 fi
 # These run under `apogee run`, with a GPU for each rank.
 mapfile -t tests < <({ cut -d ' ' -f 2 "$build/device_tests.txt"; printf '%s\n' comm_collectives_test comm_failures_test; } | sort -u)
 if ((!pack_only)); then
   phase "build"
-  build "$build" --target "${tests[@]}" apogee_command gpu_bench 01_train_gpt
+  build "$build" --target "${tests[@]}" apogee_command gpu_bench
 fi
 
 phase "copy"
@@ -66,7 +66,7 @@ rm -rf "$folder"
 mkdir -p "$folder"/{tests,bin,lib,scripts,bench}
 for test in "${tests[@]}"; do cp "$build/tests/$test" "$folder/tests/"; done
 cp "$build/device_tests.txt" "$folder/tests/"
-cp "$build/bin/apogee" "$build/bench/gpu_bench" "$build/examples/01_train_gpt/01_train_gpt" "$folder/bin/"
+cp "$build/bin/apogee" "$build/bench/gpu_bench" "$folder/bin/"
 find "$build" -name 'libapogee_*.so' -exec cp -t "$folder/lib" {} +
 cp scripts/gpu_check.sh scripts/gpu_check_rows.sh scripts/gpu_table.py "$folder/scripts/"
 cp bench/pytorch_gpu.py bench/pytorch_kernels.py "$folder/bench/"

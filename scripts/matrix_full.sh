@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every cell of the matrix and writes docs/compatibility.md from the results. Fails if a cell fails; the
+# Runs every cell of the matrix and writes docs/compatibility/cells.md from the results. Fails if a cell fails; the
 # document then names the failed cells.
 #
 #   scripts/matrix_full.sh
@@ -21,16 +21,17 @@ OMP_WAIT_POLICY=passive build/native/bin/apogee matrix --jobs "$JOBS" --json out
 # Exit code 1: cells failed, and the document says which. Any other: there are no results to write.
 ((status <= 1)) || exit "$status"
 
-phase "docs/compatibility.md"
+phase "docs/compatibility/cells.md"
 {
-  sed -n '1,/^<!-- generated below -->$/p' docs/compatibility.md
+  echo "# Cells of the matrix"
   echo
   echo "Written by \`scripts/matrix_full.sh\` on $(date -u +%Y-%m-%d), at $(git rev-parse --short HEAD):" \
-    "$(tail -n 1 out/matrix/cells.txt)."
+    "$(tail -n 1 out/matrix/cells.txt). [Compatibility](../compatibility.md) says what a cell"
+  echo "is and what the columns are."
   echo
   cat out/matrix/tables.md
-} >out/matrix/compatibility.md
-cp out/matrix/compatibility.md docs/compatibility.md
+} >out/matrix/cells.md
+cp out/matrix/cells.md docs/compatibility/cells.md
 
 print_phases
 tail -n 1 out/matrix/cells.txt

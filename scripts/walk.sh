@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Counts the files through which a parameter goes, from boost to the gathered value, under each plugin.
 #
-#   scripts/walk.sh            # prints the table, and writes it into docs/architecture.md
+#   scripts/walk.sh            # prints the table, and writes it into docs/architecture/files.md
 #   scripts/walk.sh --list     # prints the files, too
 #
 # Records the calls of two training steps of 01_train_gpt with callgrind, inside Booster::boost, Booster::backward
@@ -67,4 +67,4 @@ run hybrid --ranks 4 --plugin hybrid --tp-size 2 --zero-stage 2
 } >"$work/table"
 cat "$work/table"
 sed -i -e "/<!-- begin: scripts\/walk.sh -->/,/<!-- end: scripts\/walk.sh -->/{/<!-- end/r $work/table
-d}" docs/architecture.md
+d}" docs/architecture/files.md

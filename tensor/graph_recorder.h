@@ -38,6 +38,12 @@ class GraphRecorder {
 
   // Call it before the capture's memory is given back.
   void ForgetTensors() { known_.clear(); }
+  // Begins another capture: forgets the checks, too.
+  void Restart() {
+    known_.clear();
+    index_checks_.clear();
+    count_checks_.clear();
+  }
 
   // Tensor calls these two. `host` was copied to `device`, whose memory is kept as long as the
   // graph.

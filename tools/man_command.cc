@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "apogee/core/error.h"
+#include "apogee/core/status.h"
+#include "apogee/core/text/text.h"
 #include "apogee/tools/command.h"
 #include "apogee/tools/help/command_tree.h"
 #include "apogee/tools/help/man_page.h"
@@ -17,13 +18,11 @@ namespace apogee::tools {
 namespace {
 
 absl::StatusOr<std::string> PageOf(const CLI::App& app, const std::vector<std::string>& words) {
-  std::string command;
-  for (const std::string& word : words) command += (command.empty() ? "" : " ") + word;
+  const std::string command = JoinTexts(words, " ");
   const std::vector<CommandInfo> commands = CommandTree(app);
   const auto found = std::ranges::find(commands, command, &CommandInfo::words);
   if (found != commands.end()) return ManPage(*found, APOGEE_VERSION);
-  return absl::NotFoundError(
-      internal::Concat("there is no command \"", command, "\"; apogee --help lists them"));
+  return NotFound("there is no command \"", command, "\"; apogee --help lists them");
 }
 
 }  // namespace

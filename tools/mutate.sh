@@ -27,7 +27,7 @@
 #   the lines that replace them; if there are none, the old lines are deleted
 #
 # Uses the build of scripts/test.sh. Mutants whose names begin with cuda_ or nccl_ need CUDA's headers, because they
-# run on the GPU in software (docs/gpu.md). The tests of those that begin with cuda_race_ run while it looks for races.
+# run on the GPU in software (docs/gpu/emulated.md). The tests of those that begin with cuda_race_ run while it looks for races.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 export LC_ALL=C
 

@@ -43,9 +43,10 @@ std::shared_ptr<DeferredLogitsNode> NodeOf(const Tensor& logits) {
   return meta == nullptr ? nullptr : std::dynamic_pointer_cast<DeferredLogitsNode>(meta->edge.node);
 }
 
-// `hidden` again, in a graph in which the node is between it and what is computed from it now.
+// `hidden` as the node's output: gradients of later results pass through the node.
 Tensor HiddenOf(const std::shared_ptr<DeferredLogitsNode>& node) {
   Tensor hidden = node->hidden();
+  if (node->edges()[0].node == nullptr) return hidden;  // nothing below the head is trained
   AttachOutput(hidden, node, 0);
   SetGradDType(hidden, node->grad_dtype());
   return hidden;

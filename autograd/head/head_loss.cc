@@ -11,6 +11,7 @@
 #include "apogee/autograd/functions/loss_node.h"
 #include "apogee/autograd/node.h"
 #include "apogee/autograd/saved_tensor.h"
+#include "apogee/tensor/ops/check.h"
 #include "apogee/tensor/ops/cross_entropy_part.h"
 #include "apogee/tensor/ops/elementwise.h"
 #include "apogee/tensor/ops/matmul.h"
@@ -18,7 +19,7 @@
 namespace apogee::autograd {
 namespace {
 
-// What forward leaves to backward. Gradients are `scale` times those of the loss.
+// The results of forward that backward uses. Gradients are `scale` times those of the loss.
 struct Gradients {
   Tensor dx, dweight;  // undefined: not wanted
   double scale = 1;
@@ -68,7 +69,8 @@ class HeadLossNode : public LossNode {
   DType x_dtype_, weight_dtype_;
 };
 
-// Largest where the products round to 16 bits with few exponents: a factor that is undone exactly.
+// The factor of the gradients, a power of two, so that it is undone exactly. Above 1 for f16 only,
+// whose exponents are few.
 double ScaleFor(DType dtype, int64_t num_targets) {
   if (dtype != DType::kF16 || num_targets == 0) return 1;
   return std::exp2(12 + std::floor(std::log2(static_cast<double>(num_targets))));
@@ -87,11 +89,8 @@ class Pieces {
         part_(options.split != nullptr ? options.split->part
                                        : ops::VocabPart{.first = 0, .vocab_size = columns_}),
         stat_(ComputeDType(x.dtype())),
-        statistics_{Tensor::Empty({x_.size(0)}, stat_, x.context()),
-                    Tensor::Empty({2, x_.size(0)}, stat_, x.context())},
-        max_(Tensor::Empty({x_.size(0)}, stat_, x.context())) {
-    const std::vector<int64_t> ids = targets_.ToVector<int64_t>();
-    num_targets_ = std::ssize(ids) - std::ranges::count(ids, options.ignore_index);
+        row_loss_(Tensor::Empty({x_.size(0)}, stat_, x.context())),
+        num_targets_(ops::CountOthers(targets_.ToHost(), options.ignore_index)) {
     gradients_.scale = ScaleFor(x.dtype(), num_targets_);
   }
 
@@ -112,7 +111,7 @@ class Pieces {
 
   // The mean over all tokens, summed in their order.
   Tensor Loss() const {
-    return ops::CrossEntropyPartJoin(statistics_, max_, targets_, options_.ignore_index).loss;
+    return ops::SumLeading(row_loss_, 0, stat_, 1.0 / static_cast<double>(num_targets_));
   }
   const Gradients& gradients() const { return gradients_; }
   int64_t num_targets() const { return num_targets_; }
@@ -120,21 +119,21 @@ class Pieces {
  private:
   void RunPiece(int64_t first, int64_t count) {
     const Tensor x = x_.Slice(0, first, count), targets = targets_.Slice(0, first, count);
-    Tensor raw = ops::MatMul(x, weight_, {.b_trans = out_in_});
-    Tensor logits = options_.soft_cap
-                        ? ops::UnaryForward(UnaryOp::kSoftCap, raw, *options_.soft_cap)
-                        : std::move(raw);
+    Tensor logits = ops::MatMul(x, weight_, {.b_trans = out_in_});
+    if (options_.soft_cap) {
+      logits = ops::UnaryForward(UnaryOp::kSoftCap, logits, *options_.soft_cap);
+    }
     const Tensor lse = LogSumExp(logits, targets, first);
     if (!gradients_.dx.defined() && !gradients_.dweight.defined()) return;
     const Tensor one = Tensor::Full({}, stat_, gradients_.scale, x.context());
-    Tensor saved;  // for the cap
-    if (options_.soft_cap) saved = ops::SavesResult(UnaryOp::kSoftCap) ? logits : std::move(raw);
+    Tensor capped;  // the cap's derivative follows from its result
+    if (options_.soft_cap) capped = logits;
     Tensor dlogits =
         ops::CrossEntropyPartBackward(std::move(logits), targets, lse, part_, options_.ignore_index,
                                       one, num_targets_, options_.label_smoothing);
     if (options_.soft_cap) {
       dlogits =
-          ops::UnaryBackward(UnaryOp::kSoftCap, saved, std::move(dlogits), *options_.soft_cap);
+          ops::UnaryBackward(UnaryOp::kSoftCap, capped, std::move(dlogits), *options_.soft_cap);
     }
     AddWeightGradient(x, dlogits, /*adds=*/first > 0);
     if (gradients_.dx.defined()) {
@@ -144,7 +143,7 @@ class Pieces {
     }
   }
 
-  // Of the piece's rows over the whole vocabulary; keeps their statistics.
+  // Of the piece's rows over the whole vocabulary; keeps their losses.
   Tensor LogSumExp(const Tensor& logits, const Tensor& targets, int64_t first) {
     const int64_t count = targets.numel();
     const ops::CrossEntropyPart own = ops::CrossEntropyPartForward(
@@ -153,9 +152,8 @@ class Pieces {
     if (options_.split != nullptr) options_.split->maximum(max);
     ops::CrossEntropyPartSums(own, max);
     if (options_.split != nullptr) options_.split->sum(own.packed);
-    max_.Slice(0, first, count).CopyFrom(max);
-    statistics_.packed.Slice(1, first, count).CopyFrom(own.packed);
-    return ops::CrossEntropyPartJoin(own, max, targets, options_.ignore_index).lse;
+    return ops::CrossEntropyPartRows(own, max, targets, options_.ignore_index,
+                                     row_loss_.Slice(0, first, count));
   }
 
   void AddWeightGradient(const Tensor& x, const Tensor& dlogits, bool adds) {
@@ -171,9 +169,8 @@ class Pieces {
   const int64_t columns_;
   const ops::VocabPart part_;
   const DType stat_;
-  ops::CrossEntropyPart statistics_;  // of all rows
-  Tensor max_;
-  int64_t num_targets_ = 0;
+  const Tensor row_loss_;  // of all rows
+  const int64_t num_targets_;
   Gradients gradients_;
 };
 

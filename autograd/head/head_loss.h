@@ -11,7 +11,7 @@
 // them by the gradient of the loss. From forward on the graph keeps the gradients of x and weight
 // (f32, of f64 f64), in place of the logits.
 //
-// What the numbers are: the loss is summed over all tokens in their order, as without pieces. The
+// Rounding: the loss is summed over all tokens in their order, as without pieces. The
 // weight's gradient adds the pieces in their order, in f32 (f64), and is rounded once; that differs
 // from one long sum by its rounding. A gradient of the loss that is not a power of two is
 // multiplied after the products instead of before them. In f16 the gradients are computed a power

@@ -33,6 +33,8 @@ struct Flags {
 void Smoke(const ContextPtr& context);
 // Every row of kernel_rows.h and every kernel of the optimizers.
 void Kernels(const Flags& flags, const ContextPtr& context);
+// The kernels of each row of optimizer_rows.h.
+void OptimizerKernels(const Flags& flags, const ContextPtr& context);
 // The same rows with their formulas, without measuring; needs no device.
 void ListKernels(const Flags& flags);
 // Whole steps of the optimizers.

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "apogee/bench/gpu/commands.h"
-#include "apogee/bench/gpu/optimizers.h"
+#include "apogee/bench/gpu/kernel_times.h"
+#include "apogee/bench/median.h"
 #include "apogee/booster/booster.h"
 #include "apogee/booster/graphed_step.h"
 #include "apogee/core/status.h"
@@ -38,13 +39,11 @@ void Gpt(const Flags& flags, const ContextPtr& context) {
   const Tensor inputs = Tensor::FromVector<int64_t>(tokens, {flags.batch, flags.block}, context);
   std::ranges::rotate(tokens, tokens.begin() + 1);
   const Tensor targets = Tensor::FromVector<int64_t>(tokens, {flags.batch, flags.block}, context);
-  int64_t parameters = 0;
-  for (const auto& parameter : model.Parameters()) parameters += parameter->data().numel();
   const auto num_tokens = static_cast<double>(flags.batch * flags.block);
   // Per token: 6 flops per parameter and 12 L d T for attention, without a discount for the causal
   // mask.
   const double flops =
-      num_tokens * (6.0 * static_cast<double>(parameters) +
+      num_tokens * (6.0 * static_cast<double>(model.num_parameters()) +
                     12.0 * static_cast<double>(config.n_layer * config.n_embd * flags.block));
   // `compute`: forward and backward, returns the loss.
   double loss_value = 0;

@@ -2,7 +2,7 @@
 
 #include "apogee/bench/gpu/commands.h"
 #include "apogee/bench/gpu/kernel_rows.h"
-#include "apogee/bench/gpu/optimizers.h"
+#include "apogee/bench/gpu/optimizer_rows.h"
 
 namespace apogee::bench {
 namespace {
@@ -36,6 +36,7 @@ KernelSizes Flags::sizes() const {
 void ListKernels(const Flags& flags) {
   const KernelSizes sizes = flags.sizes();
   for (const KernelRow& row : KernelRows(sizes)) {
+    if (row.name.find(flags.only) == std::string::npos) continue;
     JsonLine line("kernel");
     Describe(line, row, sizes.dtype);
   }
@@ -44,7 +45,7 @@ void ListKernels(const Flags& flags) {
   const int64_t params =
       (sizes.vocab + sizes.block) * c + sizes.layers * (12 * c * c + 13 * c) + 2 * c;
   for (const OptimizerRow& row : OptimizerRows()) {
-    if (row.max_norm > 0) continue;
+    if (row.max_norm > 0 || row.label.find(flags.only) == std::string::npos) continue;
     for (const OptimizerKernel& kernel : row.kernels) {
       JsonLine line("optimizer_kernel");
       line.Text("optimizer", row.label).Text("name", kernel.name);

@@ -8,12 +8,15 @@
 #include <cstdio>
 
 #include "apogee/tensor/cuda/runtime/device_clock.h"
+#include "apogee/tensor/tensor.h"
 
 namespace apogee::bench {
 
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.empty() ? 0 : values[values.size() / 2];
+std::function<void()> CopyOf(double bytes, const ContextPtr& context) {
+  const auto size = static_cast<int64_t>(bytes / 2);
+  const Tensor from = Tensor::Zeros({size}, DType::kU8, context);
+  const Tensor to = Tensor::Empty({size}, DType::kU8, context);
+  return [=] { context->CopyWithin(to.raw(), from.raw(), size); };
 }
 
 std::vector<double> Interleaved(const ContextPtr& context,

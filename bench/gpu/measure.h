@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "apogee/bench/median.h"
 #include "apogee/core/device_context.h"
 
 namespace apogee::bench {
@@ -29,7 +30,8 @@ std::vector<double> Interleaved(const ContextPtr& context,
                                 const std::vector<std::function<void()>>& sides,
                                 const MeasureOptions& options);
 
-double Median(std::vector<double> values);
+// A copy within the device that reads and writes `bytes` together.
+std::function<void()> CopyOf(double bytes, const ContextPtr& context);
 
 // One line of JSON on stdout, flushed: a run that dies later leaves it.
 class JsonLine {

@@ -1,49 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Times of optimizers: whole steps (gpu_bench steps), and their kernels (gpu_bench kernels).
-#include "apogee/bench/gpu/optimizers.h"
-
-#include "apogee/tensor/cuda/runtime/device_clock.h"
-#include "apogee/tensor/tensor.h"
+#include "apogee/bench/gpu/commands.h"
+#include "apogee/bench/gpu/kernel_times.h"
+#include "apogee/bench/gpu/optimizer_rows.h"
 
 namespace apogee::bench {
-
-void KernelTimes::OnKernel(const KernelCall& call) {
-  clock_.Mark();
-  names_.push_back(call.name);
-}
-
-KernelTimes::KernelTimes(const ContextPtr& context) : context_(context), clock_(context) {}
-
-void KernelTimes::Run(const std::function<void()>& fn) {
-  names_.clear();
-  context_->set_kernel_listener(this);
-  clock_.Mark();
-  try {
-    fn();
-  } catch (...) {
-    context_->set_kernel_listener(nullptr);
-    throw;
-  }
-  context_->set_kernel_listener(nullptr);
-  const std::vector<double> seconds = clock_.Take();
-  std::map<std::string, double> sums;
-  for (size_t i = 0; i < names_.size(); ++i) sums[names_[i]] += seconds[i];
-  for (const auto& [name, sum] : sums) runs_[name].push_back(sum);
-}
-
-std::map<std::string, double> KernelTimes::Medians() const {
-  std::map<std::string, double> medians;
-  for (const auto& [name, sums] : runs_) medians[name] = Median(sums);
-  return medians;
-}
-
-std::function<void()> CopyOf(double bytes, const ContextPtr& context) {
-  const auto size = static_cast<int64_t>(bytes / 2);
-  const Tensor from = Tensor::Zeros({size}, DType::kU8, context);
-  const Tensor to = Tensor::Empty({size}, DType::kU8, context);
-  return [=] { context->CopyWithin(to.raw(), from.raw(), size); };
-}
 
 void OptimizerKernels(const Flags& flags, const ContextPtr& context) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -16,11 +16,14 @@
 #include "apogee/autograd/functions/grouped.h"
 #include "apogee/autograd/functions/linear.h"
 #include "apogee/autograd/parameter.h"
+#include "apogee/bench/median.h"
 #include "apogee/tensor/cpu/cpu_context.h"
 #include "apogee/tensor/ops/nn.h"
 
 namespace apogee {
 namespace {
+
+using bench::Median;
 
 struct Sizes {
   int64_t experts, rows, in, out;  // rows of one expert
@@ -47,11 +50,6 @@ Seconds SecondsOf(const Forward& forward, const Tensor& dy) {
   const auto end = Clock::now();
   return {std::chrono::duration<double>(middle - start).count(),
           std::chrono::duration<double>(end - middle).count()};
-}
-
-double MedianOf(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 void Compare(const Sizes& sizes, DType dtype, const ContextPtr& context, int turns) {
@@ -81,14 +79,14 @@ void Compare(const Sizes& sizes, DType dtype, const ContextPtr& context, int tur
       backward[i].push_back(seconds[i].backward);
     }
   }
-  const double ratio = MedianOf(forward[1]) / MedianOf(forward[0]);
-  const double back = MedianOf(backward[1]) / MedianOf(backward[0]);
+  const double ratio = Median(forward[1]) / Median(forward[0]);
+  const double back = Median(backward[1]) / Median(backward[0]);
   std::printf(
       "%s %3ld experts x %4ld rows, %4ld -> %4ld: forward %7.3f ms, dense / experts %.3f; "
       "backward %7.3f ms, dense / experts %.3f\n",
       DTypeName(dtype), static_cast<long>(sizes.experts), static_cast<long>(sizes.rows),
-      static_cast<long>(sizes.in), static_cast<long>(sizes.out), MedianOf(forward[0]) * 1e3, ratio,
-      MedianOf(backward[0]) * 1e3, back);
+      static_cast<long>(sizes.in), static_cast<long>(sizes.out), Median(forward[0]) * 1e3, ratio,
+      Median(backward[0]) * 1e3, back);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@
 // proof covers the message and all those before it. The token itself is never sent. A recorded
 // message proves nothing to a peer, because the peer uses another nonce. A message that is sent
 // back to its sender proves nothing either, because each kind of message has its own label, and a
-// call names the rank that it is for. Later data on the connection is not proved (docs/launch.md).
+// call names the rank that it is for. Later data on the connection is not proved
+// (docs/launch/tcp.md).
 #ifndef APOGEE_COMM_TCP_HELLO_H_
 #define APOGEE_COMM_TCP_HELLO_H_
 

@@ -21,7 +21,8 @@
 // file's real size, and nothing is allocated because a count says so. Files are read by pread and
 // never mapped: if a mapped file shrinks, the process gets SIGBUS, and to survive that takes a
 // signal handler, which is global. pread gives an error instead. It keeps up with a loader
-// (docs/benchmarks.md), opens a file of any size at once, and only the pages of the cache hold it.
+// (docs/benchmarks/data_and_checkpoints.md), opens a file of any size at once, and only the pages
+// of the cache hold it.
 //
 // Each open file takes one descriptor, a Megatron pair two (see ulimit -n).
 #ifndef APOGEE_DATA_TOKEN_FILES_TOKEN_FILE_H_

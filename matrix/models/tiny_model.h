@@ -82,7 +82,7 @@ class LmWorkload : public TinyWorkload {
   LmWorkload(TinyKind kind, bool tied, const Size& size)
       : TinyWorkload(kind), tied_(tied), size_(size) {}
   std::unique_ptr<nn::Module> MakeModel() const override { return Make(size_.head_chunks); }
-  // Of a class derived from this one: what it makes.
+  // Without chunks MakeModel(), also of a derived class.
   std::unique_ptr<nn::Module> MakePlainModel() const override {
     return has_chunks() ? Make(0) : MakeModel();
   }

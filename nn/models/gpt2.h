@@ -32,10 +32,7 @@ struct Gpt2Config {
   bool recompute = false;
   // BlockConfig::recompute_activations: a cheaper form, which keeps more. Not with recompute.
   bool recompute_activations = false;
-  // Above 0: in training the head's product and the cross entropy are computed together, over so
-  // many chunks of tokens, and whole logits never exist. The model then returns logits that only a
-  // cross entropy and autograd::WholeLogits can read; in evaluation, and while no graph is
-  // recorded, they are computed as without it.
+  // DecoderConfig::head_chunks: above 0, the loss is computed over so many chunks of tokens.
   int64_t head_chunks = 0;
   // The model does not use these: they are read from config.json and written back.
   TokenIds token_ids = NoTokenIds();

@@ -107,7 +107,8 @@ void adafactor(const DeviceContext& context, const AdafactorArgs& args) {
   DispatchStats(args.dtype, args.stat_dtype, [&]<typename C, typename S>() {
     const auto prepare = [&](const FactoredChunk& chunk) {
       const double alpha = RateOf(chunk.rate);
-      const double scale = alpha / ClipDivisor<S>(chunk, args.clip_threshold);
+      const double scale =
+          alpha / ClipDivisor<S>(chunk.update_sum, chunk.numel, args.clip_threshold);
       return UpdateCoefficients<C>{static_cast<C>(scale), static_cast<C>(args.beta1),
                                    static_cast<C>(1 - args.beta1),
                                    static_cast<C>(args.decay * (args.decay_by_alpha ? alpha : 1))};

@@ -5,6 +5,7 @@
 
 #include "apogee/optim/cpu/kernels.h"
 #include "apogee/optim/cpu/loops/block_loop.h"
+#include "apogee/optim/cpu/loops/second_moment.h"
 
 namespace apogee::optim::cpu {
 namespace {
@@ -232,12 +233,10 @@ struct Steps {
 };
 template <typename S>
 Steps StepsOf(const AdaLomoArgs& args, const AdaLomoChunk& chunk) {
-  const auto numel = static_cast<double>(chunk.layout->logical_shape().numel());
-  const auto rms = [&](const void* sum) {
-    return std::sqrt(static_cast<double>(*static_cast<const S*>(sum)) / numel);
-  };
-  const double lr = args.lr * std::max(args.min_rms, rms(chunk.weight_sum));
-  return {lr * args.weight_decay, lr / std::max(1.0, rms(chunk.update_sum) / args.clip_threshold)};
+  const int64_t numel = chunk.layout->logical_shape().numel();
+  const double rate = RateOf({args.lr, chunk.weight_sum, args.stat_dtype, numel, args.min_rms});
+  return {rate * args.weight_decay,
+          rate / ClipDivisor<S>(chunk.update_sum, numel, args.clip_threshold)};
 }
 
 template <typename C, typename S>

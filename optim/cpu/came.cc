@@ -14,7 +14,7 @@ struct UpdateCoefficients {
 };
 template <typename C, typename S>
 UpdateCoefficients<C> MakeUpdateCoefficients(const FactoredChunk& chunk, const CameArgs& args) {
-  return {static_cast<C>(1 / ClipDivisor<S>(chunk, args.clip_threshold)),
+  return {static_cast<C>(1 / ClipDivisor<S>(chunk.update_sum, chunk.numel, args.clip_threshold)),
           static_cast<C>(args.beta1), static_cast<C>(1 - args.beta1), static_cast<C>(args.lr),
           static_cast<C>(args.decay)};
 }

@@ -72,7 +72,8 @@ struct AdafactorRule {
     __device__ Tile(const AdafactorRule& rule, const FactoredChunk& chunk, const TileOfRegion& t)
         : Normaliser<C>(rule.settings, chunk, t) {
       const double alpha = RateOf(chunk.rate);
-      scale = static_cast<C>(alpha / ClipDivisor<S>(chunk, rule.clip_threshold));
+      scale = static_cast<C>(alpha /
+                             ClipDivisor<S>(chunk.update_sum, chunk.numel, rule.clip_threshold));
       decay = static_cast<C>(rule.decay * (rule.decay_by_alpha ? alpha : 1));
     }
   };

@@ -4,7 +4,7 @@
 #include "apogee/optim/cuda/device/dispatch_stats.h"
 #include "apogee/optim/cuda/device/gate.cuh"
 #include "apogee/optim/cuda/device/reduce.cuh"
-#include "apogee/optim/cuda/device/update.cuh"
+#include "apogee/optim/cuda/device/second_moment.cuh"
 #include "apogee/optim/cuda/kernels.h"
 
 namespace apogee::optim::cuda {
@@ -241,18 +241,14 @@ struct StepBody {
   AdaLomoCoefficients<C> coefficients;
   double lr, weight_decay, min_rms, clip_threshold;
 
-  static __device__ double Rms(const void* sum, double numel) {
-    return sqrt(static_cast<double>(*static_cast<const S*>(sum)) / numel);
-  }
   __device__ void operator()(const AdaLomoItem& item, int64_t at_tile) const {
     AdaLomoCoefficients<C> c = coefficients;
     if (!c.clip.Open()) return;
     const RowTile tile(item.held, at_tile, IsAligned(item));
-    const double rms = Rms(item.weight_sum, item.numel);
-    const double rate = lr * (min_rms < rms ? rms : min_rms);
-    const double excess = Rms(item.update_sum, item.numel) / clip_threshold;
+    const double rate = RateOf({lr, item.weight_sum, DTypeOf<S>(), item.numel, min_rms});
     const C decay = static_cast<C>(rate * weight_decay);
-    const C step = static_cast<C>(rate / (1.0 < excess ? excess : 1.0));
+    const C step =
+        static_cast<C>(rate / ClipDivisor<S>(item.update_sum, item.numel, clip_threshold));
     C* weight = static_cast<C*>(item.weight);
     ForEachDirection<C, true>(c, item, tile, [&](const auto& at, const Pack<C, kRowPack>& u) {
       Pack<C, kRowPack> w = at.template Load<C>(weight);

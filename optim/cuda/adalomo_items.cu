@@ -18,7 +18,7 @@ AdaLomoItems::AdaLomoItems(const DeviceContext& context, std::span<const AdaLomo
     item.factors = chunk.factors;
     item.weight_sum = chunk.weight_sum;
     item.update_sum = chunk.update_sum;
-    item.numel = static_cast<double>(chunk.layout->logical_shape().numel());
+    item.numel = chunk.layout->logical_shape().numel();
     item.vectors = sums == AdaLomoSums::kAll && chunk.exp_avg_sq == nullptr;
     item.sums = chunk.sums;
     first.push_back(segments.size());

@@ -19,7 +19,7 @@ struct CameSettings {
 
   // One over the clip divisor of u.
   __device__ C InverseClip(const FactoredChunk& chunk) const {
-    return static_cast<C>(1 / ClipDivisor<S>(chunk, clip_threshold));
+    return static_cast<C>(1 / ClipDivisor<S>(chunk.update_sum, chunk.numel, clip_threshold));
   }
 
   MomentSettings moments;

@@ -17,6 +17,7 @@ FusedStep::FusedStep(Optimizer& optimizer) : optimizer_(optimizer), runner_(*opt
       "cannot be accumulated: use one larger batch, and call step() after each backward";
   APOGEE_CHECK(!runner_.fused_report_.has_value(), "optimizer ", optimizer.name(),
                ": fused_backward was called twice without step() in between", kReason);
+  runner_.BeginStep();
   for (const ParamView& view : optimizer.views()) {
     APOGEE_CHECK(!view.has_grad(), "optimizer ", optimizer.name(), ": parameter \"", view.name(),
                  "\" already has a gradient", kReason);
@@ -40,7 +41,7 @@ FusedStep::~FusedStep() {
   try {
     Revoke();
   } catch (const Error&) {
-    // The GPU has failed. Whoever uses it next gets the error.
+    // The GPU has failed. The next call on it gets the error.
   }
   runner_.fused_report_.reset();
   optimizer_.zero_grad();

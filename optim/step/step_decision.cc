@@ -6,7 +6,6 @@
 
 #include "apogee/optim/core/grad_marks.h"
 #include "apogee/optim/step/step_runner.h"
-#include "apogee/tensor/cuda/cuda_graph_call.h"
 
 namespace apogee::optim {
 
@@ -44,11 +43,6 @@ StepDecision StepRunner::Decide(std::vector<ActiveParam>& active, PendingStep& u
   const bool check_finite = options_.nonfinite != NonFinitePolicy::kProceed;
   const bool need_norm = check_finite || options_.max_norm > 0;
   const ContextPtr context = candidates[0]->value().context();
-  APOGEE_CHECK(context->recorder() == nullptr || CudaGraphCall::IsUnderWay(*context), "optimizer ",
-               store_.optimizer(),
-               ": step() within the capture of a CudaGraph, whose replays would "
-               "use this step's learning rate and step counts; use GraphedMicroStep::Step or a "
-               "CudaGraphCall");
   const bool spans_ranks = store_.spans_ranks();
   GradMarks marks(candidates, need_norm, options_.norm_kind, SharedDigest());
   std::vector<Tensor> grads(candidates.size());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apogee/optim/core/layerwise.h"
+#include "apogee/tensor/cuda/cuda_graph_call.h"
 
 namespace apogee::optim {
 
@@ -24,7 +25,16 @@ uint64_t StepRunner::OptionsDigest() const {
   return hash.value();
 }
 
-void StepRunner::CheckLastStep() {
+void StepRunner::BeginStep() {
+  for (const ParamView& view : store_.views()) {
+    if (!view.trainable()) continue;
+    const DeviceContext& context = *view.value().context();
+    APOGEE_CHECK(context.recorder() == nullptr || CudaGraphCall::IsUnderWay(context), "optimizer ",
+                 store_.optimizer(),
+                 ": step() within the capture of a CudaGraph, whose replays would use this step's "
+                 "learning rate and step counts; use GraphedMicroStep::Step or a CudaGraphCall");
+    break;  // an optimizer has one device
+  }
   Settle();
   if (std::exchange(options_differ_, false)) ThrowOptionsDiffer(reducer_->group());
 }

@@ -39,8 +39,9 @@ class StepRunner {
   StepRunner(StateStore& store, UpdateRule& rule, StepListeners& listeners)
       : store_(store), rule_(rule), listeners_(listeners) {}
 
-  // Settles the last step. Throws Error if the GPU has found that options differ between ranks.
-  void CheckLastStep();
+  // Before step() and before a fused backward: settles the last step. Throws Error if the GPU has
+  // found that options differ between ranks, and within the capture of a CudaGraph.
+  void BeginStep();
   void Step();
   // If the GPU decided the last step: waits, then corrects the report, the step counts and the
   // number of skips.

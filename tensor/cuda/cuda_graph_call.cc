@@ -19,6 +19,8 @@ using cuda::StreamContext;
 struct CudaGraphCall::Impl {
   explicit Impl(const ContextPtr& on) : context(on), gpu(StreamContext::Of(*on)) {}
   ~Impl();
+  // Frees copies of earlier calls, once the GPU has read them.
+  void FreeOldUploads();
   // Calls fn. Returns the work that it queued, or null if the capture became invalid.
   cudaGraph_t Capture(const std::function<void()>& fn, std::exception_ptr& thrown);
   // Makes `exec` the work of `graph`.
@@ -40,10 +42,11 @@ CudaGraphCall::Impl::~Impl() {
 
 cudaGraph_t CudaGraphCall::Impl::Capture(const std::function<void()>& fn,
                                          std::exception_ptr& thrown) {
-  recorder.ForgetTensors();
+  recorder.Restart();
   recorder.uploads.Rewind();
   recorder.after_launch.clear();
   gpu.Use();
+  FreeOldUploads();
   // Relaxed: other threads, and the allocator, may make calls that other modes forbid.
   CheckCuda(cudaStreamBeginCapture(gpu.stream(), cudaStreamCaptureModeRelaxed),
             "begin the capture of a graph");
@@ -60,6 +63,15 @@ cudaGraph_t CudaGraphCall::Impl::Capture(const std::function<void()>& fn,
   cudaGetLastError();  // clears the error, so that the next call does not report it
   if (thrown == nullptr) CheckCuda(ended, "end the capture of a graph");
   return nullptr;
+}
+
+void CudaGraphCall::Impl::FreeOldUploads() {
+  constexpr size_t kMostBlocks = 64;  // a host that is always ahead waits then
+  if (recorder.uploads.num_others() == 0) return;
+  if (recorder.uploads.num_others() > kMostBlocks) gpu.Synchronize();
+  const bool is_idle = cudaStreamQuery(gpu.stream()) == cudaSuccess;
+  cudaGetLastError();
+  if (is_idle) recorder.uploads.FreeOthers();
 }
 
 void CudaGraphCall::Impl::Take(cudaGraph_t graph) {
@@ -117,6 +129,9 @@ void CudaGraphCall::Run(const std::function<void()>& fn) {
 
 int64_t CudaGraphCall::num_made() const { return impl_->num_made; }
 int64_t CudaGraphCall::num_updated() const { return impl_->num_updated; }
+int64_t CudaGraphCall::num_old_uploads() const {
+  return static_cast<int64_t>(impl_->recorder.uploads.num_others());
+}
 
 bool CudaGraphCall::IsUnderWay(const DeviceContext& context) {
   return context.device().type == DeviceType::kCuda && context.recorder() != nullptr &&

@@ -6,6 +6,7 @@
 
 #include "apogee/tensor/cuda/device/device.cuh"
 #include "apogee/tensor/cuda/device/launch.cuh"
+#include "apogee/tensor/cuda/device/magnitude_bits.cuh"
 #include "apogee/tensor/cuda/device/vector_loop.cuh"
 #include "apogee/tensor/cuda/kernels.h"
 
@@ -42,29 +43,17 @@ void Decode(const DeviceContext& context, const Float8DecodeArgs& args) {
                               });
 }
 
-// atomicMax has no overload for uint64_t where that is unsigned long.
-template <typename C>
-using AtomicBits = std::conditional_t<sizeof(C) == 8, unsigned long long, unsigned>;
-
-struct LargestBits {
-  template <typename Bits>
-  __device__ Bits operator()(Bits a, Bits b) const {
-    return a > b ? a : b;
-  }
-};
-
 // *largest = the largest magnitude's bits. In their order NaN comes last.
 template <typename X>
 __global__ void __launch_bounds__(256)
-    LargestKernel(const X* x, int64_t n, AtomicBits<ComputeType<X>>* largest) {
+    LargestKernel(const X* x, int64_t n, MagnitudeBits<ComputeType<X>>* largest) {
   using C = ComputeType<X>;
-  AtomicBits<C> here = 0;
+  MagnitudeBits<C> here = 0;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
-    const auto bits = std::bit_cast<AtomicBits<C>>(Load(x + i));
-    here = LargestBits()(here, bits & static_cast<AtomicBits<C>>(FloatFields<C>::kMagnitude));
+    here = MaxBits()(here, BitsOfMagnitude(Load(x + i)));
   }
-  here = WarpReduce(here, LargestBits());
+  here = WarpReduce(here, MaxBits());
   if (threadIdx.x % kWarp == 0) atomicMax(largest, here);
 }
 
@@ -72,14 +61,14 @@ template <typename X, typename Stored>
 void Scale(const DeviceContext& context, const Float8ScaleArgs& args) {
   using C = ComputeType<X>;
   // The scale's own memory holds the largest magnitude until the scale is known.
-  auto* const largest = static_cast<AtomicBits<C>*>(args.scale);
+  auto* const largest = static_cast<MagnitudeBits<C>*>(args.scale);
   ForEach(context, 1, [=] __device__(int64_t) { *largest = 0; });
   if (args.n > 0) {
     Launch(context, {.blocks = {GridBlocks(context, args.n, 256)}}, &LargestKernel<X>,
            static_cast<const X*>(args.x), args.n, largest);
   }
   ForEach(context, 1, [=] __device__(int64_t) {
-    *largest = std::bit_cast<AtomicBits<C>>(Float8Scale<Stored>(std::bit_cast<C>(*largest)));
+    *largest = std::bit_cast<MagnitudeBits<C>>(Float8Scale<Stored>(std::bit_cast<C>(*largest)));
   });
 }
 

@@ -56,26 +56,34 @@ void CrossEntropyPartSums(const CrossEntropyPart& part, const Tensor& max) {
                                                          .rows = part.lse.numel()});
 }
 
-CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tensor& max,
-                                        const Tensor& targets_in, int64_t ignore_index) {
+Tensor CrossEntropyPartRows(const CrossEntropyPart& part, const Tensor& max,
+                            const Tensor& targets_in, int64_t ignore_index,
+                            const Tensor& row_loss) {
   const Tensor targets = Operand("cross_entropy_part", "targets", targets_in);
   CheckSameDevice("cross_entropy_part", targets, max);
-  const int64_t rows = part.lse.numel();
-  const DType stat = max.dtype();
-  const Tensor row_loss = Tensor::EmptyLike(max);
-  CrossEntropyResult result{Tensor(), Tensor::EmptyLike(max), 0};
+  CheckSameDType("cross_entropy_part", row_loss, max);
+  CheckSameShape("cross_entropy_part", row_loss, max);
+  const Tensor lse = Tensor::EmptyLike(max);
   max.context()->kernels().cross_entropy_part_join(
-      *max.context(), {.dtype = stat,
+      *max.context(), {.dtype = max.dtype(),
                        .max = max.raw(),
                        .sums = part.packed.raw(),
                        .target_logits = part.packed.Slice(0, 1, 1).raw(),
                        .targets = targets.address<int64_t>(),
                        .ignore_index = ignore_index,
-                       .lse = result.lse.raw(),
+                       .lse = lse.raw(),
                        .loss = row_loss.raw(),
-                       .rows = rows});
-  for (int64_t target : targets.ToVector<int64_t>()) result.num_targets += target != ignore_index;
-  result.loss = SumLeading(row_loss, 0, stat, 1.0 / static_cast<double>(result.num_targets));
+                       .rows = part.lse.numel()});
+  return lse;
+}
+
+CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tensor& max,
+                                        const Tensor& targets, int64_t ignore_index) {
+  const Tensor row_loss = Tensor::EmptyLike(max);
+  CrossEntropyResult result{Tensor(),
+                            CrossEntropyPartRows(part, max, targets, ignore_index, row_loss), 0};
+  result.num_targets = CountOthers(targets.Contiguous().ToHost(), ignore_index);
+  result.loss = SumLeading(row_loss, 0, max.dtype(), 1.0 / static_cast<double>(result.num_targets));
   return result;
 }
 

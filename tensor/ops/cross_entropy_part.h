@@ -33,7 +33,11 @@ CrossEntropyPart CrossEntropyPartForward(const Tensor& logits, const Tensor& tar
                                          double label_smoothing = 0);
 // `max` [rows]: the largest lse of all parts.
 void CrossEntropyPartSums(const CrossEntropyPart& part, const Tensor& max);
-// Needs part.packed summed over the parts. Returns the loss, and the log-sum-exp of the whole rows.
+// Needs part.packed summed over the parts. Writes each row's loss, 0 if its target is ignored, to
+// `row_loss` [rows]. Returns the log-sum-exp of the whole rows.
+Tensor CrossEntropyPartRows(const CrossEntropyPart& part, const Tensor& max, const Tensor& targets,
+                            int64_t ignore_index, const Tensor& row_loss);
+// The same; returns the loss, and the log-sum-exp of the whole rows.
 // Reads the targets on the host, which waits for a GPU.
 CrossEntropyResult CrossEntropyPartJoin(const CrossEntropyPart& part, const Tensor& max,
                                         const Tensor& targets, int64_t ignore_index);

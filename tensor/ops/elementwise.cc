@@ -54,9 +54,7 @@ void ScaleInPlace(const Tensor& y, const Tensor& scalar_in) {
   const Tensor scalar = Operand("scale", "the scalar", scalar_in);
   CheckSameDType("scale", y, scalar);
   APOGEE_CHECK(y.is_contiguous() && scalar.numel() == 1,
-               "scale: needs a contiguous tensor and one "
-               "factor, got ",
-               scalar.shape());
+               "scale: needs a contiguous tensor and one factor, got ", scalar.shape());
   if (y.numel() == 0) return;
   y.context()->kernels().binary(*y.context(),
                                 {.op = BinaryOp::kMul,

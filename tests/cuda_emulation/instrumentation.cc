@@ -17,8 +17,8 @@ constinit thread_local Races* noted = nullptr;
 
 void NoteAccessesTo(Races* races) { noted = races; }
 
-void NoteAccess(Access access, const void* address, size_t bytes) {
-  if (noted != nullptr) noted->Note(access, address, bytes, __builtin_return_address(0));
+void NoteAccess(Access access, const void* address, size_t bytes, const void* code) {
+  if (noted != nullptr) noted->Note(access, address, bytes, code);
 }
 
 }  // namespace cuda_emulation

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "apogee/core/error.h"
 #include "apogee/tensor/cuda/attention/mma.cuh"
 #include "apogee/tensor/cuda/device/device.cuh"
 #include "apogee/tensor/cuda/device/launch.cuh"
@@ -157,6 +158,7 @@ void RunRaceKernel(const DeviceContext& gpu, const std::string& name, void* data
                         name == "vector" ? &VectorKernel<4> : &VectorKernel<2>,
                         static_cast<float*>(data));
   }
+  Throw("no kernel is named ", name);
 }
 
 }  // namespace apogee

@@ -63,7 +63,14 @@ std::string Triple(uint32_t index, const dim3& sizes) {
 Races* Races::OfThisThread() {
   static const bool on = [] {
     const char* set = std::getenv("APOGEE_EMULATED_GPU_RACES");
-    return set != nullptr && std::string_view(set) == "1";
+    const bool wanted = set != nullptr && std::string_view(set) == "1";
+#ifdef APOGEE_EMULATION_IS_SHARED
+    if (wanted) {  // __shared__ variables would be in other libraries than the program
+      std::fprintf(stderr, "cuda emulation: a build with BUILD_SHARED_LIBS finds no races\n");
+      std::abort();
+    }
+#endif
+    return wanted;
   }();
   thread_local std::unique_ptr<Races> races = on ? std::make_unique<Races>() : nullptr;
   return races.get();

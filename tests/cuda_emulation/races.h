@@ -75,8 +75,8 @@ class Races {
 
 // The kernel's threads run between two of these calls; otherwise the compiler's calls do nothing.
 void NoteAccessesTo(Races* races);
-// For accesses that the emulation makes for the running thread.
-void NoteAccess(Access access, const void* address, size_t bytes);
+// For accesses that the emulation makes for the running thread. `code`: where the kernel goes on.
+void NoteAccess(Access access, const void* address, size_t bytes, const void* code);
 
 }  // namespace cuda_emulation
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the races' detector remembers of each address: who wrote it last, and who has read it since.
+// The memory of the races' detector: for each address its last write, and the reads since.
 // Private to the emulation.
 #ifndef APOGEE_TESTS_CUDA_EMULATION_SHADOW_H_
 #define APOGEE_TESTS_CUDA_EMULATION_SHADOW_H_
@@ -18,9 +18,9 @@
 
 namespace cuda_emulation {
 
-// Of all who accessed a cell in one way, those that are enough: if any of them is not before a
-// later access, one of these is not. Threads run one after another, so the latest of a warp or of a
-// block stands for those before it.
+// Some of the threads that accessed a cell in one way: threads run one after another, so the latest
+// of a warp or of a block stands for those before it. After an exchange of a part of a warp it may
+// not: a race with a lane outside of that part is then missed.
 class Accessors {
  public:
   bool empty() const { return of_[0].empty(); }

@@ -12,7 +12,7 @@ that begins with `$ `, only the lines with `$ ` are.
 
 tests/docs/commands.txt says what holds a command, one rule a line, and the first one that fits counts:
 
-    PATTERN | run [--FLAG=VALUE ...]     run it now, in a folder of the page, with these flags in place of its own
+    PATTERN | run [--FLAG=VALUE ...]     run it now, in a folder of the subject, with these flags in place of its own
     PATTERN | held NAME                  a script of scripts/ or a test of ctest runs it
     PATTERN | needs WHAT                 a GPU, several machines, minutes, ...: nothing runs it
 
@@ -41,7 +41,7 @@ SHELLS = ("sh", "bash", "console", "shell")
 LAUNCHERS = ("mpirun", "mpiexec", "srun")
 # Programs of the system, whose flags are not looked up.
 SYSTEM = LAUNCHERS + ("apt-get", "cmake", "cp", "ctest", "docker", "export", "g++", "git", "kubectl", "mv", "pip", "python3", "rm",
-                      "sbatch", "source", "sudo", "tar", "curl", "wget", "ssh", "make", "ninja", "cd", "mkdir", "man")
+                      "sbatch", "vcpkg", "conan", "source", "sudo", "tar", "curl", "wget", "ssh", "make", "ninja", "cd", "mkdir", "man")
 # Of the models that the tutorials train.
 CONFIG = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 32, "n_embd": 32,
           "n_layer": 1, "n_head": 2}
@@ -460,7 +460,10 @@ class Check:
                 elif rule[1] == "run" and command.text not in done:
                     if command.text.startswith("apogee plan "):
                         done.add(command.text)  # it reads and writes no file
-                    folder = os.path.join(work, command.page.replace("/", "_"))
+                    # docs/data/tokens.md goes on in the folder of docs/data.md.
+                    folder = os.path.join(work, "_".join(re.sub(r"\.md$", "", command.page).split("/")[:2]))
+                    if command.page.startswith("docs/tutorials/"):
+                        folder += "_" + os.path.basename(command.page)
                     if not os.path.isdir(folder):
                         self.prepare(folder)
                     begin = time.monotonic()

@@ -78,12 +78,26 @@ prose() {
 prose pass "short sentences" "# Title\n\nWord $(words 24)\n"
 prose fail "a long sentence" "# Title\n\nWord $(words 25)\n"
 prose pass "a long and a short one" "Word $(words 39) Word $(words 9)\n"
+prose pass "a sentence that begins with code" "Word $(words 20) \`code\` $(words 20)\n"
 prose fail "long sentences of a list" "- Word $(words 29)\n- Word $(words 29)\n"
 many="$(words 60)"
 prose pass "tables, code, headings and terms" "# $many\n\n| $many |\n\n    $many\n\n\`\`\`\n$many\n\`\`\`\n\n- ${many%.}\n\nA word.\n"
 prose pass "code and links are words" "Call \`a b c d e f g h i j k l m n o p q r s t u v w x y z\` [now](../a/b.md).\n"
-prose pass "a long page" "$(for _ in $(seq 130); do echo "Word $(words 9)"; done)\n"
-same "a long page is reported" 1 "$(python3 "$root/scripts/sentence_lengths.py" "$work/prose.md" | grep -c '1300 words beside')"
+sentences() { for _ in $(seq "$1"); do echo "Word $(words 9)"; done; }
+prose pass "a page of 1,200 words" "# $many\n\n$(sentences 120)\n\n| $many |\n"
+prose pass "a generated page" "# Title\n\nWritten by \`a b\`. $(sentences 130)\n"
+prose fail "words of list items that are no sentences" "$(sentences 118)\n\n- ${many%.}\n"
+prose fail "a page of 1,300 words" "$(sentences 130)\n"
+same "its name is reported" 1 "$(python3 "$root/scripts/sentence_lengths.py" "$work/prose.md" | grep -c "^$work/prose.md: 1300 words beside")"
+mkdir -p "$work/lines/scripts"
+cp -r "$root/scripts/sentence_lengths.py" "$root/scripts/site" "$work/lines/scripts"
+# lines OUTCOME NUMBER: of README.md.
+lines() {
+  seq "$2" | sed 's/.*/A line.\n/' | head -n "$2" >"$work/lines/README.md"
+  expect "$1" "a README.md of $2 lines" python3 "$work/lines/scripts/sentence_lengths.py" "$work/lines/README.md"
+}
+lines pass 120
+lines fail 121
 
 # --- Markdown.
 

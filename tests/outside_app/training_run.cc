@@ -94,7 +94,7 @@ double MeanOverRanks(const comm::World& world, double value) {
   return sum.Item() / world.size();
 }
 
-// The loop: as README has it, with accumulation and, where the plugin has one, a pipeline.
+// The loop: as docs/start.md has it, with accumulation and, where the plugin has one, a pipeline.
 std::vector<double> Train(const TrainingCase& training, const comm::World& world,
                           const NamedPlugin& plugin, apogee::Booster& booster,
                           const apogee::Boosted& boosted, data::Loader& loader) {

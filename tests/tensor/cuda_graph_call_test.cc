@@ -77,6 +77,19 @@ TEST_P(CudaGraphCallTest, KeepsNoMemory) {
   EXPECT_EQ(gpu_->ledger().live_total_bytes(), live);
 }
 
+TEST_P(CudaGraphCallTest, FreesUploadsOfEarlierCalls) {
+  CudaGraphCall call(gpu_);
+  const Tensor total = Values({0});
+  for (int i = 1; i <= 200; ++i) {
+    call.Run([&] { ops::Accumulate(total, Values({static_cast<float>(i)})); });
+    EXPECT_LE(call.num_old_uploads(), 65);
+  }
+  gpu_->Synchronize();
+  call.Run([&] { ops::Accumulate(total, Values({-1})); });
+  EXPECT_EQ(call.num_old_uploads(), 1);  // of the call before
+  EXPECT_EQ(total.ToVector<float>()[0], 20099);
+}
+
 TEST_P(CudaGraphCallTest, WhatFailsWithinACallHasDoneItsEarlierWork) {
   CudaGraphCall call(gpu_);
   const Tensor x = Values({1, 2});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the parser knows of the commands, as data: for --help, completion and man pages.
+// The commands and flags of the parser, as data: for --help, completion and man pages.
 //
 //   for (const CommandInfo& command : CommandTree(app)) ...   // the program itself comes first
 #ifndef APOGEE_TOOLS_HELP_COMMAND_TREE_H_

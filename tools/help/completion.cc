@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apogee/core/error.h"
+#include "apogee/core/status.h"
 
 namespace apogee::tools {
 namespace {
@@ -114,8 +114,7 @@ absl::StatusOr<std::string> CompletionScript(const std::vector<CommandInfo>& com
   if (shell == "bash") return Bash(commands);
   if (shell == "zsh") return Zsh(commands);
   if (shell == "fish") return Fish(commands);
-  return absl::InvalidArgumentError(
-      internal::Concat("no completion for the shell \"", shell, "\"; known: bash, fish, zsh"));
+  return InvalidArgument("no completion for the shell \"", shell, "\"; known: bash, fish, zsh");
 }
 
 }  // namespace apogee::tools

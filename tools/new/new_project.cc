@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "apogee/checkpoint/files/new_folder.h"
-#include "apogee/core/error.h"
+#include "apogee/core/status.h"
 #include "apogee_new_template.h"
 
 namespace apogee::tools {
@@ -22,21 +22,18 @@ absl::Status CheckName(const std::string& name) {
   const auto fits = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '_'; };
   const bool is_word = !name.empty() && is_letter(name[0]) && std::ranges::all_of(name, fits);
   if (!is_word || name.ends_with('_') || name.find("__") != std::string::npos) {
-    return absl::InvalidArgumentError(internal::Concat(
-        "\"", name,
-        "\" cannot name a program and its C++ namespace: begin with a letter, and use "
-        "a to z, 0 to 9 and single _"));
+    return InvalidArgument("\"", name,
+                           "\" cannot name a program: begin with a letter, and use a to z, 0 to 9 "
+                           "and single _");
   }
-  // Names of CMake's targets, of the library and of the template's test; C++ words people take.
-  constexpr std::array kTaken = {"all",     "apogee", "class",   "clean", "double",    "exact_test",
-                                 "float",   "help",   "install", "int",   "namespace", "new",
-                                 "package", "std",    "struct",  "test",  "union",     "using"};
+  // Targets of CMake, and names of the library and of the template's test.
+  constexpr std::array kTaken = {"all",  "apogee",  "clean",   "exact_test",
+                                 "help", "install", "package", "test"};
   if (std::ranges::find(kTaken, name) != kTaken.end()) {
-    return absl::InvalidArgumentError(
-        internal::Concat("\"", name,
-                         "\" already means something in C++ or CMake; take another "
-                         "name, for example my_",
-                         name));
+    return InvalidArgument("\"", name,
+                           "\" is the name of something else in the project's CMake files; take "
+                           "another one, for example my_",
+                           name);
   }
   return absl::OkStatus();
 }

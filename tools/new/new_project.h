@@ -13,8 +13,8 @@
 
 namespace apogee::tools {
 
-// The last part of `folder` becomes the name of the program and of its namespace. InvalidArgument
-// if it cannot be one; AlreadyExists if the folder is there. The folder is complete or absent.
+// The last part of `folder` becomes the name of the program. InvalidArgument if it cannot be one;
+// AlreadyExists if the folder is there. The folder is complete or absent.
 absl::Status NewProject(checkpoint::FileSystem& files, const std::string& folder);
 
 }  // namespace apogee::tools

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Shared by Adafactor and CAME: the normalised gradient of a row of a block. Private to optim/cpu.
+// Shared by Adafactor and CAME: the normalised gradient of a row of a block. AdaLomo uses the
+// divisor. Private to optim/cpu.
 #ifndef APOGEE_OPTIM_CPU_LOOPS_SECOND_MOMENT_H_
 #define APOGEE_OPTIM_CPU_LOOPS_SECOND_MOMENT_H_
 
@@ -16,9 +17,9 @@ namespace apogee::optim::cpu {
 
 // The divisor of an update: max(1, rms(u) / threshold); NaN stays NaN.
 template <typename S>
-double ClipDivisor(const FactoredChunk& chunk, double threshold) {
-  const double sum = static_cast<double>(*static_cast<const S*>(chunk.update_sum));
-  const double ratio = std::sqrt(sum / static_cast<double>(chunk.numel)) / threshold;
+double ClipDivisor(const void* update_sum, int64_t numel, double threshold) {
+  const double sum = static_cast<double>(*static_cast<const S*>(update_sum));
+  const double ratio = std::sqrt(sum / static_cast<double>(numel)) / threshold;
   return ratio < 1 ? 1 : ratio;
 }
 

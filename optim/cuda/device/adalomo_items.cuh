@@ -22,7 +22,7 @@ struct AdaLomoItem : UpdateChunk {
   void* exp_avg_sq;
   const double* factors;
   const void *weight_sum, *update_sum;
-  double numel;      // of the logical parameter
+  int64_t numel;     // of the logical parameter
   bool vectors;      // with sums per row and column
   double* partials;  // squares [tiles], and with vectors [strips][rows], [slabs][columns]
   void* sums;        // with vectors those of rows and columns, then the sum of squares

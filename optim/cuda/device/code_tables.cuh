@@ -14,6 +14,7 @@
 #include "apogee/core/device_context.h"
 #include "apogee/optim/lowbit/code_map.h"
 #include "apogee/tensor/cuda/device/device.cuh"
+#include "apogee/tensor/cuda/device/magnitude_bits.cuh"
 #include "apogee/tensor/cuda/runtime/stream_context.cuh"
 
 namespace apogee::optim::cuda {
@@ -72,25 +73,9 @@ class BlockEncoder {
   C lift_, inverse_;
 };
 
-// The bits of a magnitude as an integer. They have the order of the magnitudes, with NaN largest,
-// so maxima may be taken in any order and by atomics.
-template <typename C>
-using MagnitudeBits = std::conditional_t<sizeof(C) == 4, unsigned, unsigned long long>;
-template <typename C>
-__device__ __forceinline__ MagnitudeBits<C> BitsOfMagnitude(C x) {
-  using Bits = MagnitudeBits<C>;
-  return std::bit_cast<Bits>(x) & ~(Bits{1} << (8 * sizeof(C) - 1));
-}
-struct MaxBits {
-  template <typename B>
-  __device__ B operator()(B a, B b) const {
-    return a > b ? a : b;
-  }
-  template <typename B>
-  static __device__ B Identity() {
-    return 0;
-  }
-};
+using apogee::cuda::BitsOfMagnitude;
+using apogee::cuda::MagnitudeBits;
+using apogee::cuda::MaxBits;
 
 }  // namespace apogee::optim::cuda
 

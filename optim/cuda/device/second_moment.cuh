@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Shared by Adafactor and CAME: the normalised gradient of a tile, and the loop of their updates.
+// Shared by Adafactor and CAME (the divisor also by AdaLomo): the normalised gradient of a tile, and the loop of their updates.
 // Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_DEVICE_SECOND_MOMENT_CUH_
 #define APOGEE_OPTIM_CUDA_DEVICE_SECOND_MOMENT_CUH_
@@ -17,9 +17,10 @@ static_assert(kUpdatePack == kRunPack);
 
 // The divisor of an update: max(1, rms(u) / threshold); NaN stays NaN.
 template <typename S>
-__device__ __forceinline__ double ClipDivisor(const FactoredChunk& chunk, double threshold) {
-  const double sum = static_cast<double>(*static_cast<const S*>(chunk.update_sum));
-  const double ratio = sqrt(sum / static_cast<double>(chunk.numel)) / threshold;
+__device__ __forceinline__ double ClipDivisor(const void* update_sum, int64_t numel,
+                                              double threshold) {
+  const double sum = static_cast<double>(*static_cast<const S*>(update_sum));
+  const double ratio = sqrt(sum / static_cast<double>(numel)) / threshold;
   return ratio < 1 ? 1 : ratio;
 }
 

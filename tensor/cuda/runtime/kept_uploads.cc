@@ -12,7 +12,12 @@ namespace apogee::cuda {
 
 KeptUploads::~KeptUploads() {
   for (const Copy& copy : copies_) cudaFreeHost(copy.block);
+  FreeOthers();
+}
+
+void KeptUploads::FreeOthers() {
   for (void* block : others_) cudaFreeHost(block);
+  others_.clear();
 }
 
 const void* KeptUploads::Keep(const void* host, int64_t bytes) {

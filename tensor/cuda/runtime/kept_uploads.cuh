@@ -31,6 +31,9 @@ class KeptUploads {
   // of the last capture made, if the bytes are the same, and so on. Other copies are kept, too,
   // because queued work may still read them.
   void Rewind() { next_ = 0; }
+  // The number of those others. FreeOthers frees them; no queued work may read them any more.
+  size_t num_others() const { return others_.size(); }
+  void FreeOthers();
 
  private:
   struct Copy {
@@ -46,8 +49,8 @@ class KeptUploads {
 struct CudaGraphRecorder : GraphRecorder {
   // `once`: the work is launched once, right after the capture (CudaGraphCall).
   explicit CudaGraphRecorder(bool once = false) : launches_once(once) {}
-  // Calls fn after each launch of the work being captured, on the launching thread. For what a
-  // graph cannot do, such as recording an event that the host waits for.
+  // Calls fn after the launch of the work being captured, on the launching thread: to record an
+  // event that the host waits for. Of a CudaGraphCall only.
   void AfterLaunch(std::function<void()> fn) { after_launch.push_back(std::move(fn)); }
 
   const bool launches_once;

@@ -35,8 +35,9 @@ inline constexpr int64_t kMaxPaddedBytes = int64_t{512} << 20;
 PaddedOperands OperandsToPad(const MatMulArgs& args, int64_t min_uses);
 
 // Calls multiply with products that have aligned copies in place of the operands `which`, and
-// copies the results back. A product whose copies exceed max_bytes is split by rows of c: one call
-// per part. Every size must be > 0.
+// copies the results back. A product without a batch whose copies of a and c exceed max_bytes is
+// split by rows of c: one call per part. b, and all of a batched product, are copied whole. Every
+// size must be > 0.
 void MatMulPadded(const DeviceContext& context, const MatMulArgs& args, const PaddedOperands& which,
                   const std::function<void(const MatMulArgs&)>& multiply,
                   int64_t max_bytes = kMaxPaddedBytes);

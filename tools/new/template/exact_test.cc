@@ -16,14 +16,14 @@ struct Layout {
 };
 
 std::vector<double> Losses(const Layout& layout) {
-  const my_app::TrainOptions options{.plugin = layout.plugin,
-                                     .plugin_options = layout.options,
-                                     .precision = apogee::Precision::kF64,
-                                     .steps = 20};
+  const app::TrainOptions options{.plugin = layout.plugin,
+                                  .plugin_options = layout.options,
+                                  .precision = apogee::Precision::kF64,
+                                  .steps = 20};
   std::vector<double> losses;
   apogee::OkOrThrow(
       apogee::comm::launch({.num_ranks = layout.ranks}, [&](apogee::comm::World& world) {
-        my_app::Train(world, options, [&](int64_t, double loss) { losses.push_back(loss); });
+        app::Train(world, options, [&](int64_t, double loss) { losses.push_back(loss); });
       }));
   return losses;
 }

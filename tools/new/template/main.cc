@@ -6,7 +6,7 @@
 #include "train.h"
 
 int main(int argc, char** argv) try {
-  my_app::TrainOptions options;
+  app::TrainOptions options;
   int ranks = 1;
   if (argc > 1) options.plugin = argv[1];
   if (argc > 2) ranks = std::atoi(argv[2]);
@@ -17,7 +17,7 @@ int main(int argc, char** argv) try {
     return 2;
   }
   apogee::OkOrThrow(apogee::comm::launch({.num_ranks = ranks}, [&](apogee::comm::World& world) {
-    my_app::Train(world, options, [](int64_t step, double loss) {
+    app::Train(world, options, [](int64_t step, double loss) {
       if (step % 50 == 0) std::printf("step %4d  loss %.6f\n", static_cast<int>(step), loss);
     });
   }));

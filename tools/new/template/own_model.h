@@ -9,7 +9,7 @@
 
 #include "apogee/apogee.h"
 
-namespace my_app {
+namespace app {
 
 using namespace apogee;
 
@@ -61,6 +61,6 @@ inline data::Batch Spirals(int64_t step, int64_t first, int64_t count, DType dty
           Tensor::FromVector<int64_t>(arms, {count}, context)};
 }
 
-}  // namespace my_app
+}  // namespace app
 
 #endif  // MY_APP_OWN_MODEL_H_

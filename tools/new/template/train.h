@@ -8,7 +8,7 @@
 
 #include "own_model.h"
 
-namespace my_app {
+namespace app {
 
 struct TrainOptions {
   std::string plugin = "ddp";            // single, ddp, zero1, zero2, gemini or hybrid
@@ -46,6 +46,6 @@ inline void Train(comm::World& world, const TrainOptions& options,
   }
 }
 
-}  // namespace my_app
+}  // namespace app
 
 #endif  // MY_APP_TRAIN_H_

@@ -8,16 +8,14 @@
 //
 // Hears of the context's kernels (core/kernel_listener.h) and marks the end of each in the queue. A
 // gap in which the GPU waits for the host counts for the kernel after it.
-#ifndef APOGEE_BENCH_GPU_OPTIMIZERS_H_
-#define APOGEE_BENCH_GPU_OPTIMIZERS_H_
+#ifndef APOGEE_BENCH_GPU_KERNEL_TIMES_H_
+#define APOGEE_BENCH_GPU_KERNEL_TIMES_H_
 
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "apogee/bench/gpu/commands.h"
-#include "apogee/bench/gpu/optimizer_rows.h"
 #include "apogee/core/kernel_listener.h"
 #include "apogee/tensor/cuda/runtime/device_clock.h"
 
@@ -39,12 +37,6 @@ class KernelTimes : public KernelListener {
   std::map<std::string, std::vector<double>> runs_;
 };
 
-// A copy within the device that reads and writes `bytes` together.
-std::function<void()> CopyOf(double bytes, const ContextPtr& context);
-
-// The kernels of each row of optimizer_rows.h.
-void OptimizerKernels(const Flags& flags, const ContextPtr& context);
-
 }  // namespace apogee::bench
 
-#endif  // APOGEE_BENCH_GPU_OPTIMIZERS_H_
+#endif  // APOGEE_BENCH_GPU_KERNEL_TIMES_H_
