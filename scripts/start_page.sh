@@ -9,7 +9,8 @@
 # folder of their own, in which the commands of that section then run. DIR stands for a folder.
 #
 #   --limit MINUTES        fail if the commands take longer in all; default: 12. To make the Debian does not count
-#   --stop-before PATTERN  stop before the first command that this shell pattern fits, such as 'cmake*'
+#   --stop-before PATTERN  stop before the first command that this shell pattern fits: 'scripts/quickstart.sh --*' stops
+#                          after the first training, 'scripts/install_deps.sh*' before the library is built
 #   --here                 on this machine, in a temporary folder; leaves apt-get out
 #   --list                 print the commands, and the folder of each, and stop
 #
