@@ -8,8 +8,8 @@
 # If all packages are installed, needs no network. Otherwise needs root or sudo.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# bible-kjv-text is the corpus of the examples.
-quickstart=(g++ cmake ninja-build ccache libabsl-dev libeigen3-dev libdnnl-dev libcli11-dev
+# bible-kjv-text is the corpus of the examples. make: `cmake -S . -B build` in a reader's project asks for it.
+quickstart=(g++ cmake make ninja-build ccache libabsl-dev libeigen3-dev libdnnl-dev libcli11-dev
   nlohmann-json3-dev libxxhash-dev libsodium-dev libutf8proc-dev
   bible-kjv)
 test=(libgtest-dev libgmock-dev pkg-config clang-format-14 libsentencepiece-dev shellcheck python3-yaml)
