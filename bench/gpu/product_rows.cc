@@ -3,7 +3,7 @@
 // Every product of GPT-2: forward (with and without its epilogue), the gradient of the input (dx)
 // and that of the weight (dw). Weights of layers are [in, out], the head's is the token table
 // [vocab, channels].
-#include "apogee/bench/cublas_alone.h"
+#include "apogee/bench/gpu/cublas_alone.h"
 #include "apogee/bench/gpu/kernel_rows.h"
 #include "apogee/tensor/ops/matmul.h"
 

@@ -49,8 +49,8 @@ class CudaGraphCall {
   // Calls so far that made a graph, and calls that updated one.
   int64_t num_made() const;
   int64_t num_updated() const;
-  // Pinned copies of uploads of earlier calls. They are freed at a call that finds the GPU idle, and
-  // at 65 of them a call waits for the GPU first.
+  // Pinned copies of uploads of earlier calls. A call that finds the GPU idle frees them; at 65 of
+  // them a call waits for the GPU first.
   int64_t num_old_uploads() const;
 
   // Whether the context is within a Run.

@@ -19,8 +19,8 @@
 
 namespace apogee::ops {
 
-// x rounded once to the nearest number of `dtype`, ties to even. `overflow`: the result for infinity
-// and for numbers that are too large.
+// x rounded once to the nearest number of `dtype`, ties to even. `overflow`: the result for
+// infinity and for numbers that are too large.
 Tensor CastToFloat8(const Tensor& x, DType dtype, Float8Overflow overflow);
 
 // Exact for every floating dtype, because each holds all numbers of both formats.

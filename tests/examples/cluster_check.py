@@ -210,7 +210,7 @@ def kubernetes(program, work):
             expect(rule["onExitCodes"]["containerName"] == container["name"], "a rule is of another container")
     expect(pod["terminationGracePeriodSeconds"] >= 60, "too little time for a checkpoint")
     expect(pod["securityContext"]["runAsNonRoot"] is True, "the pod must not run as root")
-    with open(os.path.join(ROOT, "examples/docker/Dockerfile.cpu")) as file:
+    with open(os.path.join(ROOT, "packaging/docker/Dockerfile.cpu")) as file:
         uid = re.search(r"useradd .*--uid (\d+)", file.read())
     expect(uid and int(uid[1]) == pod["securityContext"]["runAsUser"], "runAsUser is not the image's user")
 

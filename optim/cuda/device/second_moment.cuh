@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Shared by Adafactor and CAME (the divisor also by AdaLomo): the normalised gradient of a tile, and the loop of their updates.
-// Private to optim/cuda.
+// Shared by Adafactor and CAME: the normalised gradient of a tile, and the loop of their updates.
+// AdaLomo uses the divisor. Private to optim/cuda.
 #ifndef APOGEE_OPTIM_CUDA_DEVICE_SECOND_MOMENT_CUH_
 #define APOGEE_OPTIM_CUDA_DEVICE_SECOND_MOMENT_CUH_
 

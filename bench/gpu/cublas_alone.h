@@ -2,8 +2,8 @@
 
 // The reference for the products of `gpu_bench kernels`: cuBLASLt itself, with the first algorithm
 // it proposes without conditions, and with output and workspace allocated before.
-#ifndef APOGEE_BENCH_CUBLAS_ALONE_H_
-#define APOGEE_BENCH_CUBLAS_ALONE_H_
+#ifndef APOGEE_BENCH_GPU_CUBLAS_ALONE_H_
+#define APOGEE_BENCH_GPU_CUBLAS_ALONE_H_
 
 #include <functional>
 
@@ -22,4 +22,4 @@ std::function<void()> CublasAlone(const Tensor& a, const Tensor& b, const Tensor
 
 }  // namespace apogee
 
-#endif  // APOGEE_BENCH_CUBLAS_ALONE_H_
+#endif  // APOGEE_BENCH_GPU_CUBLAS_ALONE_H_

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the Dockerfiles of examples/docker without Docker:
+# Checks the Dockerfiles of packaging/docker without Docker:
 #
-#   tests/examples/docker_check.sh [PROGRAM...]
+#   tests/packaging/docker_check.sh [PROGRAM...]
 #
 #   packages   Debian has each package that a RUN line installs (apt-cache; left out if the machine has no lists)
 #   copies     what a COPY line takes from the repository exists, and .dockerignore leaves it in; a stage that it
@@ -102,7 +102,7 @@ check() {
   done
 }
 
-files=(examples/docker/Dockerfile.*)
+files=(packaging/docker/Dockerfile.*)
 # One call for all of them, because each reads all lists.
 available=""
 if ((has_lists)); then

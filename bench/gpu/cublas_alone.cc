@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "apogee/bench/cublas_alone.h"
+#include "apogee/bench/gpu/cublas_alone.h"
 
 #include <memory>
 
