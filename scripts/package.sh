@@ -2,22 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds Debian packages and an archive of them, in out/packages:
 #
-#   scripts/package.sh [--static] [--check]
+#   scripts/package.sh [--static] [--no-cuda] [--check]
 #
 #   --static    static libraries in libapogee-dev; otherwise libapogee0.2 has shared ones
+#   --no-cuda   without CUDA kernels, which the library has otherwise if nvcc is found
 #   --check     installs the packages in an empty Debian, compiles and runs a program there with find_package and with
 #               pkg-config, runs the command, reads its man page, and removes all packages again. Needs root,
 #               mmdebstrap and Debian's archive
-#
-# CUDA kernels are part of the library if nvcc is found.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 
 shared=ON
+cuda=AUTO
 check=0
 for arg in "$@"; do
   case "$arg" in
     --static) shared=OFF ;;
+    --no-cuda) cuda=OFF ;;
     --check) check=1 ;;
     *)
       sed -n '3,/^source/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -31,7 +32,7 @@ tree="$ROOT/build/package"
 [[ "$shared" == ON ]] || tree="$ROOT/build/package-static"
 phase "configure"
 cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr -DAPOGEE_UNITY=ON \
-  -DBUILD_SHARED_LIBS=$shared -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF >/dev/null
+  -DBUILD_SHARED_LIBS=$shared -DAPOGEE_WITH_CUDA=$cuda -DAPOGEE_BUILD_TESTS=OFF -DAPOGEE_BUILD_EXAMPLES=OFF >/dev/null
 phase "build"
 build "$tree"
 phase "pack"
