@@ -118,8 +118,8 @@ TEST(HelpTest, FishCompletesTheWholeCommand) {
   };
   EXPECT_THAT(complete("apogee data inspect --tok"), HasSubstr("--tokenizer"));
   EXPECT_EQ(complete("apogee inspect --tok"), "");
-  EXPECT_THAT(complete("apogee data in"), HasSubstr("inspect"));
-  EXPECT_THAT(complete("apogee plan ins"), ::testing::Not(HasSubstr("inspect")));
+  EXPECT_THAT(complete("apogee data in"), HasSubstr("inspect\t"));
+  EXPECT_THAT(complete("apogee plan ins"), ::testing::Not(HasSubstr("inspect\t")));
 }
 
 TEST(HelpTest, ManPagesHaveEveryFlag) {
