@@ -35,15 +35,18 @@ function(apogee_cuda_sources target)
   target_sources(${target} PRIVATE ${arg_SRCS} ${arg_HOST_SRCS})
   if(APOGEE_WITH_CUDA STREQUAL "EMULATED")
     # No precompiled header, because it would have to come before device.h, which replaces nvcc. -O1, because
-    # compiling takes longer than running. -fsanitize=thread calls the emulation before each access to memory, which
-    # so finds races (tests/cuda_emulation/races.h); -g1 lets it name lines. No sanitizer's library is linked.
+    # compiling takes longer than running.
     set_source_files_properties(${arg_SRCS} PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON
                                 SKIP_UNITY_BUILD_INCLUSION ON)
     set_property(SOURCE ${arg_SRCS} PROPERTY COMPILE_OPTIONS -x c++ -include
-                 ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/device.h -Wno-unknown-pragmas -O1 -g1
-                 -fsanitize=thread)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      set_property(SOURCE ${arg_SRCS} APPEND PROPERTY COMPILE_OPTIONS --param=tsan-instrument-func-entry-exit=0)
+                 ${PROJECT_SOURCE_DIR}/tests/cuda_emulation/device.h -Wno-unknown-pragmas -O1)
+    # -fsanitize=thread calls the emulation before each access to memory, which so finds races
+    # (tests/cuda_emulation/races.h); -g1 lets it name lines. No sanitizer's library is linked.
+    if(APOGEE_EMULATED_RACES)
+      set_property(SOURCE ${arg_SRCS} APPEND PROPERTY COMPILE_OPTIONS -g1 -fsanitize=thread)
+      if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+        set_property(SOURCE ${arg_SRCS} APPEND PROPERTY COMPILE_OPTIONS --param=tsan-instrument-func-entry-exit=0)
+      endif()
     endif()
     if(arg_EXACT)
       set_property(SOURCE ${arg_SRCS} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)

@@ -59,11 +59,13 @@ if ((check)); then
 
   phase "install"
   inside apt-get -qq update
-  inside apt-get -qq install -y --no-install-recommends /packages/apogee_*.deb >/dev/null
+  mapfile -t packages < <(cd "$root" && printf '/%s\n' packages/*.deb)
+  mapfile -t needed < <(printf '%s\n' "${packages[@]}" | grep -v -- -dev_)
+  inside apt-get -qq install -y --no-install-recommends "${needed[@]}" >/dev/null
   inside apogee --version
   inside apogee doctor >/dev/null  # before any -dev package is there
   inside test -s /usr/share/man/man1/apogee.1
-  inside apt-get -qq install -y --no-install-recommends g++ cmake make pkg-config $(cd "$root" && ls packages/*.deb | sed 's|^|/|') >/dev/null
+  inside apt-get -qq install -y --no-install-recommends g++ cmake make pkg-config "${packages[@]}" >/dev/null
   phase "consumer"
   inside cmake -S /hello -B /hello/build -DCMAKE_BUILD_TYPE=Release >/dev/null
   inside cmake --build /hello/build >/dev/null

@@ -64,9 +64,11 @@ Races* Races::OfThisThread() {
   static const bool on = [] {
     const char* set = std::getenv("APOGEE_EMULATED_GPU_RACES");
     const bool wanted = set != nullptr && std::string_view(set) == "1";
-#ifdef APOGEE_EMULATION_IS_SHARED
-    if (wanted) {  // __shared__ variables would be in other libraries than the program
-      std::fprintf(stderr, "cuda emulation: a build with BUILD_SHARED_LIBS finds no races\n");
+#ifdef APOGEE_EMULATION_FINDS_NO_RACES
+    if (wanted) {  // kernels tell nothing, or __shared__ variables are in another library
+      std::fprintf(stderr,
+                   "cuda emulation: a build without APOGEE_EMULATED_RACES, or with "
+                   "BUILD_SHARED_LIBS, finds no races\n");
       std::abort();
     }
 #endif
