@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   if (argc < 2 || std::string(argv[1]) != "run") apogee::ReportFileSizeLimit();
   CLI::App app("Tools of the apogee training library");
   app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("apogee ") + APOGEE_VERSION);
   apogee::tools::ShowExamples(app);  // before the subcommands, which take it over
   int exit_code = 0;
   apogee::tools::AddCompletionCommand(app, exit_code);

@@ -107,6 +107,12 @@ TEST(HelpTest, OtherShells) {
   EXPECT_THAT(wrong.out, HasSubstr("no completion for the shell \"csh\"; known: bash, fish, zsh"));
 }
 
+TEST(HelpTest, Version) {
+  const CommandResult result = Command("--version");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, ::testing::MatchesRegex("apogee [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
 // Two commands of one name: inspect and data inspect.
 TEST(HelpTest, FishCompletesTheWholeCommand) {
   const std::string fish = Command("completion fish").out;
