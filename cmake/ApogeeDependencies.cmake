@@ -10,6 +10,7 @@ if(NOT Sodium_FOUND)
   message(FATAL_ERROR "libsodium 1.0.18 or later was not found, with which the processes of a job prove that "
                       "they belong to it; install libsodium-dev, or set Sodium_ROOT")
 endif()
+set(APOGEE_HAS_SODIUM ON)
 
 set(APOGEE_HAS_OPENMP OFF)
 set(APOGEE_OPENMP_TEXT "off")

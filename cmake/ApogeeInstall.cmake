@@ -29,7 +29,7 @@ set(APOGEE_OWN_PACKAGES Sodium OneDNN Utf8proc SentencePiece)
 # Programs must find the libraries that the layers link, unless the layers are shared.
 foreach(x IN ITEMS ONEDNN UTF8PROC SENTENCEPIECE MPI CUDA SODIUM)
   set(APOGEE_LINKS_${x} OFF)
-  if(NOT BUILD_SHARED_LIBS AND (APOGEE_HAS_${x} OR x STREQUAL "SODIUM"))
+  if(APOGEE_HAS_${x} AND NOT BUILD_SHARED_LIBS)
     set(APOGEE_LINKS_${x} ON)
   endif()
 endforeach()

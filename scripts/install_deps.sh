@@ -12,7 +12,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 quickstart=(g++ cmake make ninja-build ccache libabsl-dev libeigen3-dev libdnnl-dev libcli11-dev
   nlohmann-json3-dev libxxhash-dev libsodium-dev libutf8proc-dev
   bible-kjv)
-test=(libgtest-dev libgmock-dev pkg-config clang-format-14 libsentencepiece-dev shellcheck python3-yaml)
+test=(libgtest-dev libgmock-dev pkg-config clang-format-14 libsentencepiece-dev shellcheck python3-yaml fish)
 bench=(libbenchmark-dev)
 mpi=(libopenmpi-dev)
 tidy=(clang-tidy-14)

@@ -7,8 +7,7 @@
 #   --static    static libraries in libapogee-dev; otherwise libapogee0.2 has shared ones
 #   --no-cuda   without CUDA kernels, which the library has otherwise if nvcc is found
 #   --check     installs the packages in an empty Debian, compiles and runs a program there with find_package and with
-#               pkg-config, runs the command, reads its man page, and removes all packages again. Needs root,
-#               mmdebstrap and Debian's archive
+#               pkg-config, trains with the command, and removes all packages again (scripts/empty_debian.sh)
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$ROOT"
 
@@ -43,43 +42,35 @@ rm -rf "$out/_CPack_Packages"
 ls -l "$out"
 
 if ((check)); then
+  source "$ROOT/scripts/empty_debian.sh"
   phase "empty Debian"
-  root="$(mktemp -d)"
-  trap 'umount -q "$root/proc" || true; rm -rf --one-file-system "$root"' EXIT
-  chmod 755 "$root"
-  mmdebstrap --quiet --variant=apt "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root"
-  inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
-  mount -t proc proc "$root/proc"
-  mkdir "$root/packages" "$root/hello"
-  cp "$out"/*.deb "$root/packages"
-  cp tests/consumer/hello/* "$root/hello"
-  cp -f /etc/resolv.conf "$root/etc/resolv.conf"
-  for file in /etc/apt/apt.conf.d/*; do
-    if grep -qi proxy "$file"; then cp "$file" "$root/etc/apt/apt.conf.d/"; fi
-  done
+  work="$(mktemp -d)"
+  trap 'rm -rf "$work"' EXIT
+  debian="$work/debian"
+  make_debian "$debian"
+  mkdir "$debian/packages" "$debian/hello"
+  cp "$out"/*.deb "$debian/packages"
+  cp tests/consumer/hello/* "$debian/hello"
+  install="apt-get -qq install -y --no-install-recommends"
 
   phase "install"
-  inside apt-get -qq update
-  mapfile -t packages < <(cd "$root" && printf '/%s\n' packages/*.deb)
-  mapfile -t needed < <(printf '%s\n' "${packages[@]}" | grep -v -- -dev_)
-  inside apt-get -qq install -y --no-install-recommends "${needed[@]}" >/dev/null
-  inside apogee --version
-  inside apogee matrix --only "[a]damw/zero2/world2/f32/acc1/fed"  # before any -dev package is there
-  inside test -s /usr/share/man/man1/apogee.1
-  inside apt-get -qq install -y --no-install-recommends g++ cmake make pkg-config "${packages[@]}" >/dev/null
+  in_debian "$debian" "$install \$(ls /packages/*.deb | grep -v -- -dev_) >/dev/null"
+  in_debian "$debian" "apogee --version && test -s /usr/share/man/man1/apogee.1"
+  # Before any -dev package is there.
+  in_debian "$debian" 'apogee matrix --only "[a]damw/zero2/world2/f32/acc1/fed"'
+  in_debian "$debian" "$install g++ cmake make pkg-config /packages/*.deb >/dev/null"
   phase "consumer"
-  inside cmake -S /hello -B /hello/build -DCMAKE_BUILD_TYPE=Release >/dev/null
-  inside cmake --build /hello/build >/dev/null
-  inside /hello/build/consumer_hello
+  in_debian "$debian" "cmake -S /hello -B /hello/build -DCMAKE_BUILD_TYPE=Release >/dev/null && cmake --build /hello/build >/dev/null"
+  in_debian "$debian" /hello/build/consumer_hello
   static=""
   [[ "$shared" == ON ]] || static="--static"
-  inside sh -c "g++ -std=c++20 -O1 /hello/main.cc -o /hello/pc \$(pkg-config --cflags --libs $static apogee)"
-  inside /hello/pc
+  in_debian "$debian" "g++ -std=c++20 -O1 /hello/main.cc -o /hello/pc \$(pkg-config --cflags --libs $static apogee) && /hello/pc"
   phase "remove"
-  inside apt-get -qq purge -y 'apogee' 'libapogee*' >/dev/null
-  if left="$(find "$root/usr" -ipath '*apogee*' | head -n 5)" && [[ -n "$left" ]]; then
+  in_debian "$debian" "apt-get -qq purge -y apogee 'libapogee*' >/dev/null"
+  left="$(find "$debian/usr" -ipath '*apogee*')"
+  if [[ -n "$left" ]]; then
     echo "package: these files are left after the packages were removed:" >&2
-    echo "$left" >&2
+    head -n 5 <<<"$left" >&2
     exit 1
   fi
   echo "package check: ok"

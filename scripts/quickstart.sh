@@ -22,7 +22,7 @@ scripts/install_deps.sh quickstart
 phase "build"
 cmake -S . -B build/quickstart -G Ninja -DCMAKE_BUILD_TYPE=Release -DAPOGEE_BUILD_TESTS=OFF \
   -DAPOGEE_BUILD_BENCH=OFF -DAPOGEE_BUILD_TOOLS=OFF -DAPOGEE_BUILD_EXAMPLES=ON -DAPOGEE_WITH_CUDA=OFF \
-  -DAPOGEE_NATIVE=ON -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"
+  -DAPOGEE_NATIVE=ON -DAPOGEE_UNITY=ON "-DCMAKE_CXX_FLAGS_RELEASE=-Og -DNDEBUG"
 build build/quickstart --target 01_train_gpt
 
 phase "train"

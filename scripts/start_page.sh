@@ -4,9 +4,9 @@
 #
 #   scripts/start_page.sh [--limit MINUTES] [--stop-before PATTERN] [--here] [--list]
 #
-# As root it makes the smallest Debian 12 (mmdebstrap or debootstrap; build/start_page keeps it for the next call) and
-# runs each command there with chroot, in a fresh clone of the last commit. Files that the page quotes are written into a
-# folder of their own, in which the commands of that section then run. DIR stands for a folder.
+# As root it makes the smallest Debian 12 (scripts/empty_debian.sh) and runs each command there, in a fresh clone of the
+# last commit. Files that the page quotes are written into a folder of their own, in which the commands of that section
+# then run. DIR stands for a folder.
 #
 #   --limit MINUTES        fail if the commands take longer in all; default: 12. To make the Debian does not count
 #   --stop-before PATTERN  stop before the first command that this shell pattern fits: 'scripts/quickstart.sh --*' stops
@@ -105,46 +105,13 @@ if ((here)); then
   # run FOLDER COMMAND
   run() { (cd "$base/$1" && PKG_CONFIG_PATH="$(pkg_config_path)" bash -c "$2"); }
 else
-  ((EUID == 0)) || { echo "start_page: an empty Debian needs root; or pass --here" >&2; exit 1; }
+  source "$ROOT/scripts/empty_debian.sh"
   phase "an empty Debian (not counted)"
-  archive="$ROOT/build/start_page/debian.tar"
-  if [[ ! -s "$archive" ]]; then
-    mkdir -p "${archive%/*}"
-    new="$ROOT/build/start_page/new.tar"  # mmdebstrap asks the name for the format
-    if command -v mmdebstrap >/dev/null; then
-      mmdebstrap --quiet --mode=root --variant=minbase bookworm "$new"
-    elif command -v debootstrap >/dev/null; then
-      debootstrap --variant=minbase bookworm "$work/made" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
-      tar -C "$work/made" -cf "$new" .
-      rm -rf "$work/made"
-    else
-      echo "start_page: needs mmdebstrap or debootstrap (apt-get install mmdebstrap); or pass --here" >&2
-      exit 1
-    fi
-    mv "$new" "$archive"
-  fi
   debian="$work/debian"
-  mkdir "$debian"
-  tar -C "$debian" -xf "$archive" --exclude='./dev/*'
-  cp /etc/resolv.conf "$debian/etc/resolv.conf"
-  # This machine's proxy and certificates, if it has any.
-  for file in /etc/apt/apt.conf.d/*proxy*; do
-    if [[ -f "$file" ]]; then cp "$file" "$debian/etc/apt/apt.conf.d/"; fi
-  done
+  make_debian "$debian" || { echo "start_page: or pass --here" >&2; exit 1; }
   base=/root
   outside="$debian$base"
-  # In a mount and process namespace of its own: nothing stays mounted, and no process stays.
-  inside() {
-    # shellcheck disable=SC2016  # the inner shell expands them
-    unshare --mount --pid --fork --kill-child bash -c '
-      mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && cd / &&
-      exec chroot "$1" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive \
-        ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} PKG_CONFIG_PATH="$3" bash -c "$2"
-    ' inside "$debian" "$1" "$(pkg_config_path)"
-  }
-  run() { inside "cd $base/$1 && $2"; }
-  # An installed Debian has the lists of packages; this one has none.
-  inside "apt-get update -qq"
+  run() { in_debian "$debian" "cd $base/$1 && $2" "PKG_CONFIG_PATH=$(pkg_config_path)"; }
 fi
 
 # Where the page has installed the library, as the reader's system would have it.

@@ -40,7 +40,7 @@ class GraphRecorder {
   void ForgetTensors() { known_.clear(); }
   // Begins another capture: forgets the checks, too.
   void Restart() {
-    known_.clear();
+    ForgetTensors();
     index_checks_.clear();
     count_checks_.clear();
   }

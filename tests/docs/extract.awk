@@ -119,6 +119,8 @@ FNR == 1 {
   end_paragraph()
   end_code()
   fenced = !fenced
+  indented = 0
+  if (/^[`~]/) in_list = 0
   put("CODE", FNR, "")  # a block begins or ends
   blank = 0
   next

@@ -126,6 +126,7 @@ def slurm(program, work):
         "SLURM_JOB_ID": str(4000000 + free_port(range(20000, 30000)) - 20000), "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS": "2",
         "SLURM_CPUS_PER_TASK": "1", "SLURM_STEP_NUM_TASKS": "2"
     }
+
     def start(*arguments):
         log = os.path.join(work, "log")
         return log, subprocess.Popen(["bash", SLURM, *MODEL, *arguments], env=environment, cwd=work,
@@ -149,7 +150,6 @@ def slurm(program, work):
     log, job = start("--steps", str(steps))
     status = job.wait(60)
     text = open(log).read()
-    # The schedule of the rate depends on --steps, so the program may refuse another number; both are an answer.
     expect("resumed from" in text, f"the second start did not resume (exit status {status}):\n{text}")
     expect(status == 0 and "trained" in text, f"the second start: exit status {status}:\n{text}")
 
