@@ -6,7 +6,8 @@
 //
 //   head_bench --gpt2 --chunks 4 --rounds 5           # the 124 M model, 8 sequences of 256 tokens
 //   head_bench                                        # a small one
-//   head_bench --gpt2 --variant head --rounds 1       # one variant alone; "plain": none
+//   head_bench --gpt2 --variant head --chunks 16      # one variant against plain
+//   head_bench --gpt2 --variant head --alone --rounds 1          # without a partner; "plain": none
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -22,7 +23,7 @@ using namespace apogee;
 namespace {
 
 struct Flags {
-  bool gpt2 = false;
+  bool gpt2 = false, alone = false;
   std::string variant = "all", precision = "f32";
   int64_t chunks = 4, batch = 8, tokens = 256;
   int threads = 2, rounds = 5;
@@ -115,15 +116,13 @@ void RunBench(const Flags& flags) {
   };
   const Variant variants[] = {
       {"head", true, false}, {"recompute", false, true}, {"both", true, true}};
-  if (flags.variant == "all") {
-    for (const Variant& each : variants) Compare(flags, each.name, each.head, each.recompute);
-    return;
-  }
-  // Alone, for a profiler.
   Variant chosen{"plain", false, false};
   for (const Variant& each : variants) {
-    if (flags.variant == each.name) chosen = each;
+    if (flags.variant != "all" && flags.variant != each.name) continue;
+    chosen = each;
+    if (!flags.alone) Compare(flags, each.name, each.head, each.recompute);
   }
+  if (!flags.alone && flags.variant != "plain") return;
   Trained one(flags, chosen.head, chosen.recompute);
   for (int round = 0; round < flags.rounds; ++round) one.Step();
   one.Print(chosen.name);
@@ -135,8 +134,10 @@ int main(int argc, char** argv) {
   Flags flags;
   CLI::App app("head_bench: chunked heads and recomputed activations");
   app.add_flag("--gpt2", flags.gpt2, "GPT-2 of 124 M parameters, in place of the small GPT");
-  app.add_option("--variant", flags.variant, "all: compare each with plain")
-      ->check(CLI::IsMember({"all", "plain", "head", "recompute", "both"}));
+  CLI::Option* variant = app.add_option("--variant", flags.variant, "Default: all");
+  variant->check(CLI::IsMember({"all", "plain", "head", "recompute", "both"}));
+  app.add_flag("--alone", flags.alone, "Steps of --variant only, without a comparison")
+      ->needs(variant);
   app.add_option("--precision", flags.precision, "f32, bf16");
   app.add_option("--chunks", flags.chunks, "head_chunks")->check(CLI::PositiveNumber);
   app.add_option("--batch", flags.batch, "Sequences")->check(CLI::PositiveNumber);

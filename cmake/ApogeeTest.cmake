@@ -228,3 +228,15 @@ function(apogee_process_tests label name starter sizes)
     set(entry ${name}_${suffix})
   endforeach()
 endfunction()
+
+# Runs a large part of the matrix, or the shard of it that APOGEE_TEST_SHARD names. Further arguments are options of
+# `apogee matrix`:
+#
+#   apogee_matrix_test(matrix_lora --only "adamw/*/lora*")
+function(apogee_matrix_test name)
+  set(limit 600)
+  apogee_time_limit(limit)
+  add_test(NAME ${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/matrix/sharded.sh $<TARGET_FILE:apogee_command> matrix ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  apogee_note_test(${name} apogee_command)
+endfunction()

@@ -143,6 +143,9 @@ CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& referenc
 }
 
 std::vector<Cell> ChooseCells(const MatrixOptions& options) {
+  APOGEE_CHECK(options.shard >= 1 && options.shard <= options.num_shards,
+               "matrix: there is no shard ", options.shard, " of ", options.num_shards,
+               "; use 1 to ", options.num_shards);
   std::vector<Cell> cells = AllCells(*options.catalog);
   if (options.memory) {
     std::erase_if(cells, [](const Cell& cell) {
@@ -156,6 +159,9 @@ std::vector<Cell> ChooseCells(const MatrixOptions& options) {
   }
   std::erase_if(cells,
                 [&](const Cell& cell) { return !MatchesPattern(cell.name(), options.only); });
+  int64_t number = 0;
+  std::erase_if(cells,
+                [&](const Cell&) { return number++ % options.num_shards != options.shard - 1; });
   for (Cell& cell : cells) {
     cell.device = options.device;
     cell.comm = options.comm;

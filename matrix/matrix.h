@@ -55,8 +55,11 @@ struct CellReport {
 CellReport RunCell(const Cell& cell, Sabotage sabotage, ReferenceCache& references);
 
 struct MatrixOptions {
-  std::string only = {};   // MatchesPattern
-  int64_t sample = 0;      // 0: all cells; else the size limit of a pairwise sample
+  std::string only = {};  // MatchesPattern
+  int64_t sample = 0;     // 0: all cells; else the size limit of a pairwise sample
+  // Of the cells that `only` and `sample` choose, every `num_shards`-th, beginning with number
+  // `shard`: 1 <= shard <= num_shards.
+  int64_t shard = 1, num_shards = 1;
   Sabotage sabotage = {};  // none
   std::string device = "cpu";
   comm::Backend comm = comm::Backend::kAuto;
@@ -71,7 +74,7 @@ struct MatrixOptions {
 };
 
 // The cells to run; runs nothing. The pattern applies to the sample, so that several patterns can
-// divide one sample.
+// divide one sample. Throws Error for a shard that does not exist.
 std::vector<Cell> ChooseCells(const MatrixOptions& options);
 // Runs the chosen cells. Leaves out cells with more ranks than there are processes, and prints how
 // many. With several processes, show rank 0's `out`. With several jobs the lines are printed as the

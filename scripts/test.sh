@@ -5,13 +5,14 @@
 #
 #   scripts/test.sh [--all]
 #
-# The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`); of large suites with
-# processes as ranks a third runs. Commits take turns with these (scripts/tenth.sh):
+# The tests run in a unity build, with the CUDA kernels on a GPU in software (preset `test`). A third of these runs,
+# another one for each commit: the cells of the matrix's sample, and large suites that repeat with processes as ranks,
+# or on that GPU, what they ran with threads on the CPU. Commits also take turns with these (scripts/tenth.sh):
 #
-#   1st  every parser is fuzzed for ten seconds
+#   1st  the library is installed and used; every parser is fuzzed for ten seconds
 #   2nd  a twentieth of the sources is compiled without its group, a tenth of the kernels' tests looks for races,
 #        registers and spills of a sixteenth of the kernels' sources are compared with a table
-#   3rd  the installation has CUDA kernels, if nvcc is found, and by turns shared libraries
+#   3rd  the library is installed with CUDA kernels, if nvcc is found, and by turns with shared libraries
 #
 # --all does all of this in full; and the other tests; the whole suite under AddressSanitizer with
 # UndefinedBehaviorSanitizer and, but for the ranks under MPI, under ThreadSanitizer; all mutants; the whole matrix;
@@ -113,15 +114,15 @@ races=OFF
 if has_turn 2; then races=ON; fi
 need "configure" cmake --preset test -DAPOGEE_WITH_CUDA=$cuda -DAPOGEE_EMULATED_RACES=$races
 need "build" build build/test
-# With processes as ranks, large suites run a third of their tests, another one for each commit: mpirun lets ranks that
-# wait spin, and threads as ranks run them all.
-((all)) || export APOGEE_PROCESS_SHARD=$((number % 3))/3
+((all)) || export APOGEE_TEST_SHARD=$((number % 3 + 1))/3
 run_tests test
-unset APOGEE_PROCESS_SHARD
-install=()
-has_turn 3 || install+=(--no-cuda)
-if has_turn 3 && ((number / 3 % 2)); then install+=(--shared); fi
-check "install and consumer" scripts/check_install.sh "${install[@]}"
+unset APOGEE_TEST_SHARD
+if has_turn 1 || has_turn 3; then
+  install=()
+  has_turn 3 || install+=(--no-cuda)
+  if has_turn 3 && ((number / 3 % 2)); then install+=(--shared); fi
+  check "install and consumer" scripts/check_install.sh "${install[@]}"
+fi
 check "format" scripts/format.sh --check
 if ((site)); then
   check "site" scripts/docs.sh --build build/test

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "apogee/nn/models/mlp.h"
 #include "apogee/plugins/ddp.h"
 #include "apogee/tests/support/heavy_ball.h"
+#include "apogee/tests/support/message_of.h"
 
 namespace apogee::matrix {
 namespace catalog_test {
@@ -76,6 +78,26 @@ TEST(CatalogTest, OwnOptimizersPluginsAndModelsAreComparedToo) {
   }
   EXPECT_TRUE(ChooseCells({.only = "heavy_ball"}).empty());
   EXPECT_TRUE(ChooseCells({.only = "own_ddp"}).empty());
+}
+
+TEST(ChooseCellsTest, ShardsTogetherHaveEveryCellOnce) {
+  const MatrixOptions all{.only = "[a-b]*/world2/f64/*", .sample = 400};
+  std::multiset<std::string> want, got;
+  for (const Cell& cell : ChooseCells(all)) want.insert(cell.name());
+  ASSERT_GE(want.size(), 4u);
+  for (int64_t shard = 1; shard <= 3; ++shard) {
+    MatrixOptions options = all;
+    options.shard = shard;
+    options.num_shards = 3;
+    const std::vector<Cell> cells = ChooseCells(options);
+    EXPECT_LE(cells.size(), want.size() / 3 + 1);
+    for (const Cell& cell : cells) got.insert(cell.name());
+  }
+  EXPECT_EQ(got, want);
+  for (const int64_t shard : {0, 4}) {
+    EXPECT_EQ(MessageOf([&] { ChooseCells({.shard = shard, .num_shards = 3}); }),
+              "matrix: there is no shard " + std::to_string(shard) + " of 3; use 1 to 3");
+  }
 }
 
 }  // namespace catalog_test

@@ -20,25 +20,18 @@ if(TARGET apogee_command)
   if(APOGEE_SANITIZE)  # a cell takes ten times as long
     set(cells 60)
   endif()
-  set(long_limit 600)
-  apogee_time_limit(long_limit)
   foreach(optimizers a-b c-k l-r s-z)
-    add_test(NAME matrix_${optimizers} COMMAND apogee_command matrix --sample ${cells} --only "[${optimizers}]*")
-    set_tests_properties(matrix_${optimizers} PROPERTIES TIMEOUT ${long_limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+    apogee_matrix_test(matrix_${optimizers} --sample ${cells} --only "[${optimizers}]*")
   endforeach()
   # Every Hugging Face family in products of layouts. scripts/matrix_full.sh runs the families' other cells.
   foreach(layout zero2/world3 hybrid_tp2_zero2 hybrid_pp2_tp2_interleaved_zero1 gemini_sp2_split_gather_tp2)
     string(REGEX REPLACE "/.*" "" name "${layout}")
-    add_test(NAME matrix_families_${name} COMMAND apogee_command matrix --only "adamw/${layout}/*/hf_*")
-    set_tests_properties(matrix_families_${name} PROPERTIES TIMEOUT ${long_limit}
-                         ENVIRONMENT "OMP_WAIT_POLICY=passive")
+    apogee_matrix_test(matrix_families_${name} --only "adamw/${layout}/*/hf_*")
   endforeach()
   # Adapters in every layout.
-  add_test(NAME matrix_lora COMMAND apogee_command matrix --only "adamw/*/lora*")
-  set_tests_properties(matrix_lora PROPERTIES TIMEOUT ${long_limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  apogee_matrix_test(matrix_lora --only "adamw/*/lora*")
   # Heads in chunks, and recomputed activations, in every kind of layout.
-  add_test(NAME matrix_chunked COMMAND apogee_command matrix --only "adamw/*_chunked")
-  set_tests_properties(matrix_chunked PROPERTIES TIMEOUT ${long_limit} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  apogee_matrix_test(matrix_chunked --only "adamw/*_chunked")
   # The same with processes for ranks.
   if(APOGEE_HAS_MPI)
     set(matrix ${mpirun} ${MPIEXEC_EXECUTABLE} 4 $<TARGET_FILE:apogee_command> matrix)

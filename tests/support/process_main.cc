@@ -9,14 +9,9 @@
 //
 // --hang-rank: this rank never reaches the first collective, and the suite must end by itself.
 // --timeout-seconds: an upper limit for the timeouts of all launches.
-// --only-source: see tests/support/only_source.h.
-//
-// The environment variable APOGEE_PROCESS_SHARD=I/N, 0 <= I < N: if the ranks are processes, a
-// program of many tests runs only every N-th of them, beginning with the I-th. Every one of them
-// also runs with threads as ranks. scripts/test.sh sets it, to another shard for each commit.
+// --only-source: see tests/support/only_source.h. APOGEE_TEST_SHARD: tests/support/test_shard.h.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +22,7 @@
 
 #include "apogee/tests/support/launch_ranks.h"
 #include "apogee/tests/support/only_source.h"
+#include "apogee/tests/support/test_shard.h"
 
 namespace {
 
@@ -77,27 +73,6 @@ std::optional<Flags> ParseFlags(int argc, char** argv) {
   return flags;
 }
 
-// Applies APOGEE_PROCESS_SHARD. False, with a message, if its value is not understood.
-bool TakeShard(int num_processes) {
-  constexpr const char* kVariable = "APOGEE_PROCESS_SHARD";
-  constexpr int kMinTestsPerShard = 3;
-  const char* value = std::getenv(kVariable);
-  if (value == nullptr || num_processes == 1) return true;
-  int index = 0, shards = 0;
-  char rest = 0;
-  if (std::sscanf(value, "%d/%d%c", &index, &shards, &rest) != 2 || index < 0 || index >= shards) {
-    std::fprintf(stderr, "%s is '%s', expected I/N with 0 <= I < N\n", kVariable, value);
-    return false;
-  }
-  const std::string filter = ::testing::GTEST_FLAG(filter);  // --only-source names every test
-  const auto num_tests = filter == "*" ? ::testing::UnitTest::GetInstance()->total_test_count()
-                                       : static_cast<int>(std::ranges::count(filter, ':')) + 1;
-  if (num_tests < kMinTestsPerShard * shards) return true;
-  setenv("GTEST_TOTAL_SHARDS", std::to_string(shards).c_str(), 1);
-  setenv("GTEST_SHARD_INDEX", std::to_string(index).c_str(), 1);
-  return true;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -109,7 +84,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", apogee::Message(processes.status()).c_str());
     return 2;
   }
-  if (!TakeShard(processes->size)) return 2;
+  if (!apogee::testing::TakeShard(processes->size)) return 2;
   const int rank = processes->rank;
   if (!flags || flags->hang_rank.value_or(0) >= processes->size) {
     if (rank == 0) {
