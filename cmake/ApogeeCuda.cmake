@@ -55,10 +55,10 @@ function(apogee_cuda_sources target)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:apogee_cuda_emulation>)
     return()
   endif()
-  # Kernels call constexpr functions of core/, and have lambdas as bodies. The standard is set here because CMake
-  # 3.25 does not know that nvcc supports it.
+  set_target_properties(${target} PROPERTIES CUDA_STANDARD 20)
+  # Kernels call constexpr functions of core/, and have lambdas as bodies.
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall>")
   if(arg_EXACT)
     set_property(SOURCE ${arg_SRCS} APPEND PROPERTY COMPILE_OPTIONS --fmad=false)
   endif()

@@ -145,17 +145,21 @@ function(apogee_test)
     string(STRIP "${arg_NAME} ${program} ${only} ${arguments}" line)
     set_property(GLOBAL APPEND PROPERTY APOGEE_DEVICE_TESTS "${line}")
   endif()
+  set(cuda_limit 600)
+  if(APOGEE_EMULATED_RACES)  # to look for races takes ten times as long (scripts/check_races.sh)
+    set(cuda_limit 1800)
+  endif()
   if(arg_DEVICES AND APOGEE_WITH_CUDA STREQUAL "EMULATED")
     add_test(NAME ${arg_NAME}_cuda COMMAND ${program} ${only} ${arg_ARGS})
     apogee_note_test(${arg_NAME}_cuda ${program})
-    set_tests_properties(${arg_NAME}_cuda PROPERTIES TIMEOUT 600 LABELS cuda
+    set_tests_properties(${arg_NAME}_cuda PROPERTIES TIMEOUT ${cuda_limit} LABELS cuda
                          ENVIRONMENT "OMP_WAIT_POLICY=passive;APOGEE_TEST_DEVICE=cuda")
   endif()
   if(arg_PRODUCTS AND APOGEE_WITH_CUDA STREQUAL "EMULATED")
     set(refuses "APOGEE_EMULATED_CUBLASLT_REFUSES=bias,gelu,unaligned,ones")
     add_test(NAME ${arg_NAME}_cuda_refused COMMAND ${program} ${only} ${arg_ARGS})
     apogee_note_test(${arg_NAME}_cuda_refused ${program})
-    set_tests_properties(${arg_NAME}_cuda_refused PROPERTIES TIMEOUT 600 LABELS cuda
+    set_tests_properties(${arg_NAME}_cuda_refused PROPERTIES TIMEOUT ${cuda_limit} LABELS cuda
                          ENVIRONMENT "OMP_WAIT_POLICY=passive;APOGEE_TEST_DEVICE=cuda;${refuses}")
   endif()
 endfunction()

@@ -40,7 +40,7 @@ struct TrainingOptions {
   // per element of the activations that are part of it. Other precisions: no effect.
   bool f32_residual = true;
   // Under kBf16 and kFp16, shell patterns of the modules that stay in f32, parameters and
-  // computation: {"*.ln_*", "lm_head"}. Layers cast their inputs (nn::CastInput). boost throws
+  // computation: {"*.ln_*", "*.wpe"}. Layers cast their inputs (nn::CastInput). boost throws
   // Error for a pattern that no module with parameters matches; a tied parameter is its owner's.
   std::vector<std::string> keep_f32 = {};
   // Clip the global L2 norm of the averaged gradients to this. 0: use the optimizer's step options.

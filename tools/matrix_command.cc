@@ -22,7 +22,6 @@ namespace {
 struct MatrixFlags {
   matrix::MatrixOptions options;
   std::string comm = "auto";
-  std::string shard;
   std::string sabotage = "none";
   std::string json;
   std::string markdown;
@@ -48,25 +47,26 @@ void OpenFiles(const MatrixFlags& flags, int rank, std::ofstream& json, std::ofs
   if (!error[0].empty()) Throw(error[0]);
 }
 
-// "2/3". Returns what is wrong, or nothing.
-std::string ParseShard(const std::string& text, matrix::MatrixOptions& options) {
+// "2/3". Throws CLI::ValidationError for text that names no shard.
+void SetShard(const std::string& text, matrix::MatrixOptions& options) {
   char rest = 0;
   const int num_read = std::sscanf(text.c_str(), "%" SCNd64 "/%" SCNd64 "%c", &options.shard,
                                    &options.num_shards, &rest);
-  if (num_read == 2 && options.shard >= 1 && options.shard <= options.num_shards) return {};
-  return "expected I/N with 1 <= I <= N, got '" + text + "'";
+  if (num_read != 2 || options.shard < 1 || options.shard > options.num_shards) {
+    throw CLI::ValidationError("--shard", "expected I/N with 1 <= I <= N, got '" + text + "'");
+  }
 }
 
 int Run(const MatrixFlags& flags) {
   const int rank = ValueOrThrow(comm::StartedProcesses()).rank;
   matrix::MatrixOptions options = flags.options;
-  if (!flags.shard.empty()) ParseShard(flags.shard, options);
   options.comm = ValueOrThrow(comm::ParseBackend(flags.comm));
   options.sabotage = matrix::SabotageFromName(flags.sabotage);
   if (matrix::ChooseCells(options).empty()) {
     if (rank == 0) {
-      std::cerr << "apogee matrix: no cell matches \"" << options.only << "\""
-                << (flags.shard.empty() ? "" : " in shard " + flags.shard) << "\n";
+      std::cerr << "apogee matrix: no cell matches \"" << options.only << "\"";
+      if (options.num_shards > 1) std::cerr << " in this shard";
+      std::cerr << "\n";
     }
     return 2;
   }
@@ -100,13 +100,9 @@ void AddMatrixCommand(CLI::App& app, int& exit_code) {
           "--sample", flags->options.sample,
           "A sample of at most this many cells that covers all pairs of axis values; 0: all cells")
       ->check(CLI::Range(0, 1000000));
-  command
-      ->add_option("--shard", flags->shard,
-                   "I/N: every N-th of these cells, beginning with the I-th")
-      ->check([](const std::string& text) {
-        matrix::MatrixOptions parsed;
-        return ParseShard(text, parsed);
-      });
+  command->add_option_function<std::string>(
+      "--shard", [flags](const std::string& text) { SetShard(text, flags->options); },
+      "I/N: every N-th of these cells, beginning with the I-th");
   command->add_option("--device", flags->options.device, "Device of both runs: cpu, cuda or cuda:N")
       ->check([](const std::string& name) { return Message(ParseDevice(name).status()); });
   command

@@ -23,8 +23,9 @@ class ApogeeConan(ConanFile):
     topics = ("deep-learning", "distributed-training", "zero", "mpi", "cuda")
     package_type = "library"
     settings = "os", "compiler", "build_type", "arch"
-    options = {"shared": [True, False], "with_mpi": [True, False], "with_utf8proc": [True, False]}
-    default_options = {"shared": False, "with_mpi": False, "with_utf8proc": True}
+    options = {"shared": [True, False], "with_cuda": [True, False], "with_mpi": [True, False],
+               "with_utf8proc": [True, False]}
+    default_options = {"shared": False, "with_cuda": False, "with_mpi": False, "with_utf8proc": True}
 
     def set_version(self):
         text = load(self, os.path.join(self.recipe_folder, ROOT, "CMakeLists.txt"))
@@ -66,7 +67,8 @@ class ApogeeConan(ConanFile):
             "APOGEE_BUILD_EXAMPLES": False,
             "APOGEE_BUILD_TOOLS": False,
             "APOGEE_UNITY": True,
-            "APOGEE_WITH_CUDA": "AUTO",
+            # The machine's own toolkit: Conan Center has none.
+            "APOGEE_WITH_CUDA": "ON" if self.options.with_cuda else "OFF",
             "APOGEE_WITH_MPI": "ON" if self.options.with_mpi else "OFF",
             "APOGEE_WITH_UTF8PROC": "ON" if self.options.with_utf8proc else "OFF",
             # Not taken from Conan: they would be found on the machine, and missing on another one.

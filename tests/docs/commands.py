@@ -70,7 +70,7 @@ class Check:
         for path in glob.glob(self.root + "/tests/**/*", recursive=True):
             if os.path.basename(path) in ("CMakeLists.txt", "tests.cmake"):
                 with open(path) as file:
-                    for name in re.findall(r"NAME\s+([A-Za-z0-9_${}]+)", file.read()):
+                    for name in re.findall(r"(?:NAME\s+|apogee_matrix_test\()([A-Za-z0-9_${}]+)", file.read()):
                         names.add(name)
                         if "${" in name:
                             patterns.append(re.sub(r"\$\{\w+\}", "[a-z0-9_]+", name))

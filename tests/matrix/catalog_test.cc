@@ -95,7 +95,7 @@ TEST(ChooseCellsTest, ShardsTogetherHaveEveryCellOnce) {
   }
   EXPECT_EQ(got, want);
   for (const int64_t shard : {0, 4}) {
-    EXPECT_EQ(MessageOf([&] { ChooseCells({.shard = shard, .num_shards = 3}); }),
+    EXPECT_EQ(testing::MessageOf([&] { ChooseCells({.shard = shard, .num_shards = 3}); }),
               "matrix: there is no shard " + std::to_string(shard) + " of 3; use 1 to 3");
   }
 }
