@@ -3,7 +3,7 @@
 # Compiles CUDA kernels for sm_90 as a release does, and compares their registers, shared memory and spills with
 # cmake/kernel_resources.tsv (scripts/kernel_resources.py says what fails). Needs nvcc, no GPU.
 #
-#   scripts/check_kernels.sh                      # a sixteenth of the sources, others with each commit
+#   scripts/check_kernels.sh                      # half of the sources, others with each commit
 #   scripts/check_kernels.sh --all
 #   scripts/check_kernels.sh tensor/cuda/copy.cu  # these sources
 #   scripts/check_kernels.sh --accept [SOURCE...] # writes what it finds into the table; without SOURCE: of all
@@ -40,6 +40,6 @@ env -u CUDAFLAGS cmake -S "$ROOT" -B "$work/build" --preset release -DAPOGEE_WIT
   -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 commands="$work/build/compile_commands.json"
 if ((${#sources[@]} == 0 && ${#options[@]} == 0 && !all)); then
-  mapfile -t sources < <("$ROOT/scripts/kernel_resources.py" "$commands" --list | tenth --of 16)
+  mapfile -t sources < <("$ROOT/scripts/kernel_resources.py" "$commands" --list | tenth --of 2)
 fi
 "$ROOT/scripts/kernel_resources.py" "$commands" --jobs "$JOBS" "${options[@]}" "${sources[@]}"

@@ -222,8 +222,10 @@ difference() {
     fi
   done
   if ! cmp -s "$folder/old.numbers" "$folder/new.numbers"; then
-    local line old new
-    line="$(cmp "$folder/old.numbers" "$folder/new.numbers" 2>&1 | sed -nE 's/.*line ([0-9]+).*/\1/p')"
+    local said line old new
+    said="$(cmp "$folder/old.numbers" "$folder/new.numbers" 2>&1)" || true
+    line="$(sed -nE 's/.*line ([0-9]+).*/\1/p' <<<"$said")"
+    [[ "$said" != *EOF* ]] || line=$((line + 1))  # one side goes on after this line
     old="$(sed -n "${line}p" "$folder/old.numbers")"
     new="$(sed -n "${line}p" "$folder/new.numbers")"
     echo "first in ${old:-(nothing)}, now ${new:-(nothing)}"

@@ -11,7 +11,7 @@
 #
 #   1st  the library is installed and used; every parser is fuzzed for ten seconds
 #   2nd  a twentieth of the sources is compiled without its group, a tenth of the kernels' tests looks for races,
-#        registers and spills of a sixteenth of the kernels' sources are compared with a table
+#        registers and spills of half of the kernels' sources are compared with a table
 #   3rd  the library is installed with CUDA kernels, if nvcc is found, and by turns with shared libraries
 #
 # --all does all of this in full; and the other tests; the whole suite under AddressSanitizer with

@@ -28,7 +28,7 @@ __device__ __forceinline__ Lanes<C> LoadLanes(const T* x, int64_t count, bool al
   if (aligned && count >= kLanes) {
 #pragma unroll
     for (int first = 0; first < kLanes; first += kWidth) {
-      const auto vector = *apogee::cuda::AsVector<apogee::cuda::Vector<T, kWidth>>(x + first);
+      const auto vector = apogee::cuda::LoadVector<kWidth>(x + first);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) lanes.at[first + k] = apogee::cuda::Cast<C>(vector.at[k]);
     }
@@ -51,7 +51,7 @@ __device__ __forceinline__ void StoreLanes(T* x, const Lanes<C>& lanes, int64_t 
       apogee::cuda::Vector<T, kWidth> vector;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) vector.at[k] = apogee::cuda::Cast<T>(lanes.at[first + k]);
-      *apogee::cuda::AsVector<apogee::cuda::Vector<T, kWidth>>(x + first) = vector;
+      apogee::cuda::StoreVector(x + first, vector);
     }
   } else {
 #pragma unroll

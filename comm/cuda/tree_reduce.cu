@@ -11,10 +11,11 @@
 namespace apogee::comm::cuda {
 namespace {
 
-using apogee::cuda::AsVector;
 using apogee::cuda::CeilDiv;
 using apogee::cuda::ForEach;
 using apogee::cuda::IsAligned16;
+using apogee::cuda::LoadVector;
+using apogee::cuda::StoreVector;
 using apogee::cuda::Vector;
 
 // Inputs of one pass, a power of two, so that blocks of this many ranks are branches of the tree.
@@ -53,7 +54,7 @@ __device__ __forceinline__ Vector<C, kWidth> Branch(const Pointers& p, int first
 #pragma unroll
   for (int r = 0; r < kLeaves; ++r) {
     if (r < count) {
-      raw[r] = *AsVector<Vector<In, kWidth>>(static_cast<const In*>(p.inputs[first + r]) + at);
+      raw[r] = LoadVector<kWidth>(static_cast<const In*>(p.inputs[first + r]) + at);
     }
   }
   Vector<C, kWidth> leaves[kLeaves];
@@ -105,7 +106,7 @@ __device__ __forceinline__ void ReduceElements(const Pointers& p, int64_t at) {
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) rounded.at[k] = static_cast<Out>(sum.at[k]);
   for (int o = 0; o < p.num_outputs; ++o) {
-    *AsVector<Vector<Out, kWidth>>(static_cast<Out*>(p.outputs[o]) + at) = rounded;
+    StoreVector(static_cast<Out*>(p.outputs[o]) + at, rounded);
   }
 }
 

@@ -65,14 +65,14 @@ void GatedForward(const DeviceContext& context, const GatedForwardArgs& args) {
       context, args.rows * args.cols, GateFitsVectors<T>(args, args.y),
       [=] __device__(int64_t i, auto width) {
         constexpr int kCount = decltype(width)::value;
-        const Vector<T, kCount> gates = ReadVector<kCount>(gate + rows.Gate(i));
-        const Vector<T, kCount> ups = ReadVector<kCount>(up + rows.Up(i));
+        const Vector<T, kCount> gates = LoadVector<kCount>(gate + rows.Gate(i));
+        const Vector<T, kCount> ups = LoadVector<kCount>(up + rows.Up(i));
         Vector<T, kCount> ys;
 #pragma unroll
         for (int k = 0; k < kCount; ++k) {
           ys.at[k] = Cast<T>(F::Forward(Load(gates.at + k)) * Load(ups.at + k));
         }
-        WriteVector(y + i, ys);
+        StoreVector(y + i, ys);
       });
 }
 
@@ -89,9 +89,9 @@ void GatedBackward(const DeviceContext& context, const GatedBackwardArgs& args) 
                            [=] __device__(int64_t i, auto width) {
                              constexpr int kCount = decltype(width)::value;
                              const Vector<T, kCount> gates =
-                                 ReadVector<kCount>(gate + rows.Gate(i));
-                             const Vector<T, kCount> ups = ReadVector<kCount>(up + rows.Up(i));
-                             const Vector<T, kCount> dys = ReadVector<kCount>(dy + i);
+                                 LoadVector<kCount>(gate + rows.Gate(i));
+                             const Vector<T, kCount> ups = LoadVector<kCount>(up + rows.Up(i));
+                             const Vector<T, kCount> dys = LoadVector<kCount>(dy + i);
                              Vector<T, kCount> dgates, dups;
 #pragma unroll
                              for (int k = 0; k < kCount; ++k) {
@@ -99,8 +99,8 @@ void GatedBackward(const DeviceContext& context, const GatedBackwardArgs& args) 
                                dups.at[k] = Cast<T>(F::Times(g, d));
                                dgates.at[k] = Cast<T>(F::Backward(g, d * Load(ups.at + k)));
                              }
-                             WriteVector(dgate + i, dgates);
-                             WriteVector(dup + i, dups);
+                             StoreVector(dgate + i, dgates);
+                             StoreVector(dup + i, dups);
                            });
 }
 

@@ -35,13 +35,13 @@ void BinaryRepeated(const DeviceContext& context, const BinaryArgs& args, int64_
   const bool vectors = IsAligned16(a, b, out) && repeated % kWidth<T> == 0;
   ForEachVector<kWidth<T>>(context, n, vectors, [=] __device__(int64_t i, auto width) {
     constexpr int kCount = decltype(width)::value;
-    Vector<T, kCount> values = ReadVector<kCount>(a + i);
-    const Vector<T, kCount> others = ReadVector<kCount>(b + period.Remainder(i));
+    Vector<T, kCount> values = LoadVector<kCount>(a + i);
+    const Vector<T, kCount> others = LoadVector<kCount>(b + period.Remainder(i));
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       values.at[k] = Cast<T>(Apply<kOp>(Load(values.at + k), Load(others.at + k)));
     }
-    WriteVector(out + i, values);
+    StoreVector(out + i, values);
   });
 }
 

@@ -68,14 +68,14 @@ __global__ void __launch_bounds__(256)
     const X* from = x + at.x;
     Vector<Y, kCount> result;
     if (x_inner == 1) {
-      const Vector<X, kCount> values = ReadVector<kCount>(from);
+      const Vector<X, kCount> values = LoadVector<kCount>(from);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) result.at[k] = Cast<Y>(values.at[k]);
     } else {
 #pragma unroll
       for (int k = 0; k < kCount; ++k) result.at[k] = Cast<Y>(from[k * x_inner]);
     }
-    WriteVector(y + at.y, result);
+    StoreVector(y + at.y, result);
   }
 }
 
@@ -171,12 +171,12 @@ void CopyContiguous(const DeviceContext& context, const X* x, Y* y, int64_t n) {
   } else {
     ForEachVector<kWidth<X, Y>>(context, n, IsAligned16(x, y),
                                 [=] __device__(int64_t i, auto width) {
-                                  const auto values = ReadVector<decltype(width)::value>(x + i);
+                                  const auto values = LoadVector<decltype(width)::value>(x + i);
                                   Vector<Y, decltype(width)::value> result;
 #pragma unroll
                                   for (int k = 0; k < width; ++k)
                                     result.at[k] = Cast<Y>(values.at[k]);
-                                  WriteVector(y + i, result);
+                                  StoreVector(y + i, result);
                                 });
   }
 }

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(256)
   for (; p + kBatch <= end; p += kBatch) {
     Vector<T, kCount> values[kBatch];
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) values[j] = ReadVector<kCount>(dy + tokens[p + j] * dim);
+    for (int j = 0; j < kBatch; ++j) values[j] = LoadVector<kCount>(dy + tokens[p + j] * dim);
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
 #pragma unroll
@@ -143,14 +143,14 @@ __global__ void __launch_bounds__(256)
     }
   }
   for (; p < end; ++p) {
-    const Vector<T, kCount> values = ReadVector<kCount>(dy + tokens[p] * dim);
+    const Vector<T, kCount> values = LoadVector<kCount>(dy + tokens[p] * dim);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) sums[k] += static_cast<C>(Load(values.at + k));
   }
   Vector<G, kCount> result;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) result.at[k] = Cast<G>(sums[k]);
-  WriteVector(dweight + at * kCount, result);
+  StoreVector(dweight + at * kCount, result);
 }
 
 template <typename T, typename G>

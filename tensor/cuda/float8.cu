@@ -32,14 +32,14 @@ void Decode(const DeviceContext& context, const Float8DecodeArgs& args) {
   const DeviceScalar scale = args.scale;
   ForEachVector<kWidth<X, Y>>(context, args.n, IsAligned16(x, y),
                               [=] __device__(int64_t i, auto width) {
-                                const auto values = ReadVector<decltype(width)::value>(x + i);
+                                const auto values = LoadVector<decltype(width)::value>(x + i);
                                 const C inverse = static_cast<C>(1 / ReadScalar(scale));
                                 Vector<Y, decltype(width)::value> result;
 #pragma unroll
                                 for (int k = 0; k < width; ++k) {
                                   result.at[k] = Cast<Y>(static_cast<C>(values.at[k]) * inverse);
                                 }
-                                WriteVector(y + i, result);
+                                StoreVector(y + i, result);
                               });
 }
 

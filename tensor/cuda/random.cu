@@ -71,7 +71,7 @@ void ForEachBlock(const DeviceContext& context, PhiloxKey key, int64_t first_ele
 template <typename T>
 __device__ __forceinline__ void StorePiece(T* y, const Piece& piece,
                                            const Vector<T, kBlock>& values) {
-  if (piece.vector) return WriteVector(y + piece.i, values);
+  if (piece.vector) return StoreVector(y + piece.i, values);
 #pragma unroll
   for (int k = 0; k < kBlock; ++k) {
     if (k >= piece.begin && k < piece.end) y[piece.i + k] = values.at[k];
@@ -80,7 +80,7 @@ __device__ __forceinline__ void StorePiece(T* y, const Piece& piece,
 
 template <typename T>
 __device__ __forceinline__ Vector<T, kBlock> LoadPiece(const T* x, const Piece& piece) {
-  if (piece.vector) return ReadVector<kBlock>(x + piece.i);
+  if (piece.vector) return LoadVector<kBlock>(x + piece.i);
   Vector<T, kBlock> values = {};
 #pragma unroll
   for (int k = 0; k < kBlock; ++k) {

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll 4
   for (int64_t i = int64_t{lane} * kCount; i < n; i += int64_t{kTeam} * kCount) {
     if (aligned && i + kCount <= n) {
-      const Vector<X, kCount> values = ReadVector<kCount>(x + i);
+      const Vector<X, kCount> values = LoadVector<kCount>(x + i);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) sums[k] += static_cast<C>(Load(values.at + k));
     } else {
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads) ColumnKernel(const X* x, int64_t uni
     x += strip / parts * rows * inner + column;
 #pragma unroll 4
     for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y) {
-      const Vector<X, kCount> values = ReadVector<kCount>(x + r * inner);
+      const Vector<X, kCount> values = LoadVector<kCount>(x + r * inner);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) sums[k] += static_cast<C>(Load(values.at + k));
     }

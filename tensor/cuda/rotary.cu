@@ -82,10 +82,10 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeT
     const int64_t b = of.tokens.Divide(token), t = token - b * of.tokens.value;
     const T* from = x + b * of.x_strides[0] + t * of.x_strides[1] + h * of.x_strides[2] + i;
     T* to = y + b * of.y_strides[0] + t * of.y_strides[1] + h * of.y_strides[2] + i;
-    const Vector<T, kCount> upper = ReadVector<kCount>(from + of.half);
-    if (i >= of.half) return WriteVector(to + of.half, upper);  // the rest
+    const Vector<T, kCount> upper = LoadVector<kCount>(from + of.half);
+    if (i >= of.half) return StoreVector(to + of.half, upper);  // the rest
     const C* cosines = table + (of.own_positions ? token : t) * 2 * of.half + i;
-    const Vector<T, kCount> lower = ReadVector<kCount>(from);
+    const Vector<T, kCount> lower = LoadVector<kCount>(from);
     Vector<T, kCount> new_lower, new_upper;
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
@@ -94,8 +94,8 @@ void Rotate(const DeviceContext& context, const RotaryArgs& args, const ComputeT
       new_lower.at[k] = Cast<T>(p * cosine - q * sine);
       new_upper.at[k] = Cast<T>(q * cosine + p * sine);
     }
-    WriteVector(to, new_lower);
-    WriteVector(to + of.half, new_upper);
+    StoreVector(to, new_lower);
+    StoreVector(to + of.half, new_upper);
   });
 }
 

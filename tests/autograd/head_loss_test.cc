@@ -119,7 +119,7 @@ TEST_F(HeadLossTest, EveryDTypeRoundsAsWholeLogitsDo) {
 // With a loss scale whole logits keep gradients of 1e-6; chunks are computed before it is known.
 TEST_F(HeadLossTest, SmallGradientsSurviveInF16) {
   constexpr double kScale = 65536;
-  std::vector<int64_t> targets(32768);
+  std::vector<int64_t> targets(int64_t{1} << 18);
   for (size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<int64_t>(i % kWords);
   Case test{.dtype = DType::kF16, .options = {.num_pieces = 3}, .targets = targets, .grad = kScale};
   const Result got = Run(test, true);

@@ -111,8 +111,9 @@ __global__ void TilesKernel(const uint32_t* words, uint32_t* sums) {
 
 template <int kOffset>
 __global__ void VectorKernel(float* words) {
-  const auto* vector = cuda::AsVector<cuda::Vector<float, 4>>(words + kOffset);
-  words[64 + threadIdx.x] = vector->at[threadIdx.x];
+  using Vector = cuda::Vector<float, 4>;
+  APOGEE_CHECK_ALIGNED(words + kOffset, Vector);
+  words[64 + threadIdx.x] = reinterpret_cast<const Vector*>(words + kOffset)->at[threadIdx.x];
 }
 
 }  // namespace

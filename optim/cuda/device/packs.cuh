@@ -38,7 +38,8 @@ struct Neighbours {
   __device__ Pack<C, kCount> Load(const T* x) const {
     constexpr int kWidth = std::min(kCount, apogee::cuda::kVectorWidth<T>);
     using Vector = apogee::cuda::Vector<T, kWidth>;
-    const Vector* from = apogee::cuda::AsVector<Vector>(x + i);
+    APOGEE_CHECK_ALIGNED(x + i, Vector);
+    const Vector* from = reinterpret_cast<const Vector*>(x + i);
     Vector vectors[kCount / kWidth];
 #pragma unroll
     for (int v = 0; v < kCount / kWidth; ++v) vectors[v] = from[v];
@@ -51,7 +52,8 @@ struct Neighbours {
   __device__ void Store(T* y, const Pack<C, kCount>& pack) const {
     constexpr int kWidth = std::min(kCount, apogee::cuda::kVectorWidth<T>);
     using Vector = apogee::cuda::Vector<T, kWidth>;
-    Vector* to = apogee::cuda::AsVector<Vector>(y + i);
+    APOGEE_CHECK_ALIGNED(y + i, Vector);
+    Vector* to = reinterpret_cast<Vector*>(y + i);
 #pragma unroll
     for (int v = 0; v < kCount / kWidth; ++v) {
       Vector vector;

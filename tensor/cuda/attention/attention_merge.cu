@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kRowThreads) MergeKernel(AttentionMergeArgs ar
     const T* part = static_cast<const T*>(args.part.data) + batch * args.part.batch_stride +
                     token * args.part.token_stride + head * args.part.head_stride;
     for (int64_t d = TeamLane<kWarp>() * kWidth; d < args.head_dim; d += kWarp * kWidth) {
-      Vector<T, kWidth> a = LoadVector<T, kWidth>(sum + d);
-      const Vector<T, kWidth> b = LoadVector<T, kWidth>(part + d);
+      Vector<T, kWidth> a = LoadVector<kWidth>(sum + d);
+      const Vector<T, kWidth> b = LoadVector<kWidth>(part + d);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) a.at[j] = keep * a.at[j] + add * b.at[j];
       StoreVector(sum + d, a);

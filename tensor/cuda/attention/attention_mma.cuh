@@ -114,7 +114,8 @@ __device__ __forceinline__ void StoreRows(const AttentionOperand& x, bool wide, 
           if (d + e < head_dim) to[e] = y[e];
         }
       } else if (vectors && d < head_dim) {  // then head_dim is even
-        *AsVector<uint32_t>(HeadOf<T>(x, batch, head) + row + d) = Pack<T>(y[0], y[1]);
+        APOGEE_CHECK_ALIGNED(HeadOf<T>(x, batch, head) + row + d, uint32_t);
+        *reinterpret_cast<uint32_t*>(HeadOf<T>(x, batch, head) + row + d) = Pack<T>(y[0], y[1]);
       } else {
         T* to = HeadOf<T>(x, batch, head) + row + d;
         for (int e = 0; e < 2; ++e) {

@@ -59,10 +59,10 @@ __device__ __forceinline__ void ScoreRows(const C* own, const C* tile, int depth
 #pragma unroll
   for (C& score : scores) score = 0;
   for (int d = 0; d < depth; d += Rows::kWidth) {
-    const V y = *AsVector<V>(lane_row + d);
+    const V y = LoadVector<Rows::kWidth>(lane_row + d);
 #pragma unroll
     for (int r = 0; r < Rows::kRows; ++r) {
-      const V x = *AsVector<V>(own + r * Rows::kStride + d);
+      const V x = LoadVector<Rows::kWidth>(own + r * Rows::kStride + d);
 #pragma unroll
       for (int i = 0; i < Rows::kWidth; ++i) scores[r] += x.at[i] * y.at[i];
     }
@@ -80,7 +80,7 @@ __device__ __forceinline__ void AddRows(const C* weights, const C* tile,
     V w[Rows::kRows];
 #pragma unroll
     for (int r = 0; r < Rows::kRows; ++r) {
-      w[r] = *AsVector<V>(weights + r * kWarp + j);
+      w[r] = LoadVector<Rows::kWidth>(weights + r * kWarp + j);
     }
 #pragma unroll
     for (int i = 0; i < Rows::kWidth; ++i) {

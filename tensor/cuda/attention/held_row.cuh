@@ -26,7 +26,7 @@ class HeldRow {
   __device__ __forceinline__ HeldRow(const T* row, int64_t cols) : part_(row, cols) {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
-      if (part_.Has(k)) held_[k] = LoadVector<T, kWidth>(row + part_.IndexOf(k));
+      if (part_.Has(k)) held_[k] = LoadVector<kWidth>(row + part_.IndexOf(k));
     }
   }
   template <typename Fn>
@@ -54,8 +54,8 @@ class HeldPair {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
       if (!part_.Has(k)) continue;
-      held_a_[k] = LoadVector<T, kWidth>(a + part_.IndexOf(k));
-      held_b_[k] = LoadVector<T, kWidth>(b + part_.IndexOf(k));
+      held_a_[k] = LoadVector<kWidth>(a + part_.IndexOf(k));
+      held_b_[k] = LoadVector<kWidth>(b + part_.IndexOf(k));
     }
   }
   template <typename Fn>
@@ -69,7 +69,7 @@ class HeldPair {
       fn(a, b, part_.IndexOf(k));
     }
     const auto with_b = [&]<int n>(const Vector<T, n>& a, int64_t i) {
-      fn(a, LoadVector<T, n>(b_ + i), i);
+      fn(a, LoadVector<n>(b_ + i), i);
     };
     part_.ForVectorsFrom(kHeld, with_b);
     part_.ForSingles(with_b);

@@ -44,14 +44,23 @@ template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Vector {
   T at[kCount];
 };
-// Elements from x on as a vector. x must be a multiple of the vector's size; the GPU in software
-// checks it.
-template <typename V, typename T>
-__device__ __forceinline__ auto AsVector(T* x) {
+// Stands before elements from x on are read or written as the type that follows. x must be a
+// multiple of its alignment; the GPU in software checks it. A macro, because with one more
+// nested function nvcc unrolled less, and norms and 8-bit Adam spilled.
 #ifdef APOGEE_CUDA_EMULATION
-  cuda_emulation::CheckAligned(x, alignof(V));
+#define APOGEE_CHECK_ALIGNED(x, ...) cuda_emulation::CheckAligned(x, alignof(__VA_ARGS__))
+#else
+#define APOGEE_CHECK_ALIGNED(x, ...) static_cast<void>(0)
 #endif
-  return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const V, V>*>(x);
+template <int kCount, typename T>
+__device__ __forceinline__ Vector<T, kCount> LoadVector(const T* x) {
+  APOGEE_CHECK_ALIGNED(x, Vector<T, kCount>);
+  return *reinterpret_cast<const Vector<T, kCount>*>(x);
+}
+template <int kCount, typename T>
+__device__ __forceinline__ void StoreVector(T* y, const Vector<T, kCount>& values) {
+  APOGEE_CHECK_ALIGNED(y, Vector<T, kCount>);
+  *reinterpret_cast<Vector<T, kCount>*>(y) = values;
 }
 template <typename T>
 inline constexpr int kVectorWidth = 16 / sizeof(T);

@@ -77,15 +77,6 @@ __device__ __forceinline__ void TeamSums(C& a, C& b) {
   }
 }
 
-template <typename T, int n>
-__device__ __forceinline__ Vector<T, n> LoadVector(const T* x) {
-  return *AsVector<Vector<T, n>>(x);
-}
-template <typename T, int n>
-__device__ __forceinline__ void StoreVector(T* y, const Vector<T, n>& v) {
-  *AsVector<Vector<T, n>>(y) = v;
-}
-
 // The elements of a row that belong to one thread of the team.
 template <typename T, int kWidth, int kTeam>
 class RowPart {
@@ -110,9 +101,9 @@ class RowPart {
   template <typename Fn>
   __device__ __forceinline__ void ForSingles(const Fn& fn) const {
     if constexpr (kWidth > 1) {
-      if (lane_ < head_) fn(LoadVector<T, 1>(row_ + lane_), int64_t{lane_});
+      if (lane_ < head_) fn(LoadVector<1>(row_ + lane_), int64_t{lane_});
       const int64_t tail = head_ + vectors_ * kWidth + lane_;
-      if (tail < cols_) fn(LoadVector<T, 1>(row_ + tail), tail);
+      if (tail < cols_) fn(LoadVector<1>(row_ + tail), tail);
     }
   }
   // As ForEach, but only for the thread's vectors after the first `skip`.
@@ -123,11 +114,11 @@ class RowPart {
     for (; v + (kAtOnce - 1) * kTeam < vectors_; v += kAtOnce * kTeam) {
       Vector<T, kWidth> loaded[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) loaded[k] = LoadVector<T, kWidth>(At(v + k * kTeam));
+      for (int k = 0; k < kAtOnce; ++k) loaded[k] = LoadVector<kWidth>(At(v + k * kTeam));
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) fn(loaded[k], Index(v + k * kTeam));
     }
-    for (; v < vectors_; v += kTeam) fn(LoadVector<T, kWidth>(At(v)), Index(v));
+    for (; v < vectors_; v += kTeam) fn(LoadVector<kWidth>(At(v)), Index(v));
   }
 
   // Whether the thread has a k-th vector, and the index of that vector's first element.

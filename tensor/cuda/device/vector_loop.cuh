@@ -3,9 +3,9 @@
 // Loops over elements, in vectors of 16 bytes if the pointers allow it. Private to tensor/cuda.
 //
 //   ForEachVector<kWidth<T>>(context, n, IsAligned16(x, y), [=] __device__(int64_t i, auto width) {
-//     auto values = ReadVector<width.value>(x + i);        // elements [i, i + width)
+//     auto values = LoadVector<width.value>(x + i);        // elements [i, i + width)
 //     for (T& value : values.at) value = Cast<T>(2 * Load(&value));
-//     WriteVector(y + i, values);
+//     StoreVector(y + i, values);
 //   });
 //
 // An element is computed by the same expression in a vector and alone, so the address of a tensor
@@ -24,15 +24,6 @@ namespace apogee::cuda {
 template <typename... Ts>
 inline constexpr int kWidth = 16 / static_cast<int>(std::max({sizeof(Ts)...}));
 
-template <int kCount, typename T>
-__device__ __forceinline__ Vector<T, kCount> ReadVector(const T* x) {
-  return *AsVector<Vector<T, kCount>>(x);
-}
-template <int kCount, typename T>
-__device__ __forceinline__ void WriteVector(T* y, const Vector<T, kCount>& values) {
-  *AsVector<Vector<T, kCount>>(y) = values;
-}
-
 template <int kCount, typename Fn>
 __global__ void VectorLoopKernel(int64_t n, int64_t vectors, Fn fn) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -50,7 +41,7 @@ __device__ __forceinline__ void MapVector(Y* y, const Fn& fn, const Vector<Xs, k
   Vector<Y, kCount> result;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) result.at[k] = Cast<Y>(fn(Load(x.at + k)...));
-  WriteVector(y, result);
+  StoreVector(y, result);
 }
 
 template <int kCount, typename Y, typename Fn, typename... Xs>
@@ -58,10 +49,10 @@ __global__ void MapKernel(int64_t n, int64_t vectors, Y* y, Fn fn, const Xs*... 
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (int64_t v = first; v < vectors; v += step) {
-    MapVector<kCount>(y + v * kCount, fn, ReadVector<kCount>(x + v * kCount)...);
+    MapVector<kCount>(y + v * kCount, fn, LoadVector<kCount>(x + v * kCount)...);
   }
   for (int64_t i = vectors * kCount + first; i < n; i += step) {
-    MapVector<1>(y + i, fn, ReadVector<1>(x + i)...);
+    MapVector<1>(y + i, fn, LoadVector<1>(x + i)...);
   }
 }
 

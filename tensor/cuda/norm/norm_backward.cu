@@ -31,14 +31,14 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     for (int k = 0; k < kHeld; ++k) {
       if (!part.Has(k)) continue;
       const int64_t at = r * args.cols + part.IndexOf(k);
-      x[k] = LoadVector<T, kWidth>(static_cast<const T*>(args.x) + at);
-      dy[k] = LoadVector<T, kWidth>(static_cast<const T*>(args.dy) + at);
+      x[k] = LoadVector<kWidth>(static_cast<const T*>(args.x) + at);
+      dy[k] = LoadVector<kWidth>(static_cast<const T*>(args.dy) + at);
     }
     RowGradient<T, kRms> gradient(args, r);
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
       if (!part.Has(k)) continue;
-      gradient.Add(x[k], dy[k], LoadVector<T, kWidth>(weight + part.IndexOf(k)));
+      gradient.Add(x[k], dy[k], LoadVector<kWidth>(weight + part.IndexOf(k)));
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         dweight[k * kWidth + j] += gradient.WeightTerm(x[k].at[j], dy[k].at[j]);
@@ -51,9 +51,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     for (int k = 0; k < kHeld; ++k) {
       if (!part.Has(k)) continue;
       const int64_t i = part.IndexOf(k);
-      StoreVector(
-          static_cast<T*>(args.dx) + r * args.cols + i,
-          gradient.InputGradient(x[k], dy[k], LoadVector<T, kWidth>(weight + i), args.cols));
+      StoreVector(static_cast<T*>(args.dx) + r * args.cols + i,
+                  gradient.InputGradient(x[k], dy[k], LoadVector<kWidth>(weight + i), args.cols));
     }
   }
   if (blocks.partials == nullptr) return;

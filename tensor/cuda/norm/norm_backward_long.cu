@@ -19,12 +19,12 @@ __global__ void __launch_bounds__(kRowThreads) InputKernel(NormBackwardArgs args
                                          static_cast<const T*>(args.dy) + begin, args.cols);
     RowGradient<T, kRms> gradient(args, r);
     row.ForEach([&]<int n>(const Vector<T, n>& x, const Vector<T, n>& dy, int64_t i) {
-      gradient.Add(x, dy, LoadVector<T, n>(weight + i));
+      gradient.Add(x, dy, LoadVector<n>(weight + i));
     });
     TeamSums<kTeam>(gradient.sum, gradient.dot);
     T* dx = static_cast<T*>(args.dx) + begin;
     row.ForEach([&]<int n>(const Vector<T, n>& x, const Vector<T, n>& dy, int64_t i) {
-      StoreVector(dx + i, gradient.InputGradient(x, dy, LoadVector<T, n>(weight + i), args.cols));
+      StoreVector(dx + i, gradient.InputGradient(x, dy, LoadVector<n>(weight + i), args.cols));
     });
   }
 }

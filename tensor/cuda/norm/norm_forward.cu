@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(kRowThreads) ForwardKernel(NormForwardArgs arg
     const C rstd = C(1) / std::sqrt(square * inverse_cols + static_cast<C>(args.eps));
     T* y = static_cast<T*>(args.y) + r * cols;
     row.ForEach([&]<int n>(const Vector<T, n>& x, int64_t i) {
-      const Vector<T, n> w = LoadVector<T, n>(weight + i);
+      const Vector<T, n> w = LoadVector<n>(weight + i);
       Vector<T, n> b, out;
-      if (bias != nullptr) b = LoadVector<T, n>(bias + i);
+      if (bias != nullptr) b = LoadVector<n>(bias + i);
 #pragma unroll
       for (int j = 0; j < n; ++j) {
         C value = (Load(x.at + j) - mean) * rstd * (Load(w.at + j) + weight_offset);
